@@ -37,7 +37,7 @@ Loader = Callable[[Path], object]
 TABLE = Schema({"x": Number(0, 1), "y": Target((0, 1))})
 MATRIX = Schema({"X": Vector(2, -1, 1, center=0, spread=1), "y": Target((0, 1))})
 IMAGES = ImageForm(
-    classes=("a", "b"), height=8, width=8, mode="grey", patterns=(r"(?P<label>[ab])/.+\.png",)
+    classes=("a", "b"), height=8, width=8, mode="gray", patterns=(r"(?P<label>[ab])/.+\.png",)
 )
 TEXTS = TextForm(text=("s",), label="y", classes=("0", "1"), lines="jsonl")
 
@@ -193,7 +193,7 @@ def archive(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def png(width: int, height: int) -> bytes:
-    """A grey PNG that claims a size and packs as many zeros as it takes."""
+    """A gray PNG that claims a size and packs as many zeros as it takes."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         check = struct.pack(">I", zlib.crc32(kind + content))

@@ -22,9 +22,8 @@ from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
 from veracal.data import Dataset, Scores, score
-from veracal.data import rows as fixed_shape
 from veracal.data import scoring as classifiers
-from veracal.data.rows import equivalent_positions, score_independently
+from veracal.data.scoring import equivalent_positions, score_independently
 from veracal.neural import predictions as scoring
 from veracal.neural.predictions import NetworkScores
 from veracal.training import PrivateLogisticRegression
@@ -84,7 +83,7 @@ def one_row_compared(forward: Any, made_up: Any, *alike: Any) -> Any:
     def score(rows: Any) -> Any:
         places = np.arange(len(batch))
         return np.concatenate(
-            list(fixed_shape.score_at_positions(forward, rows, places, np.empty_like(batch)))
+            list(classifiers.score_at_positions(forward, rows, places, np.empty_like(batch)))
         )
 
     return score

@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from veracal.data import Dataset, Number, Schema, Split, Target, split
-from veracal.data.labels import TEXT
 from veracal.data.row_digests import as_digests, digests_of_frame, iterate_digests
+from veracal.data.rows import TEXT
 
 NAME = "split"
 Dealer = Callable[..., Split]

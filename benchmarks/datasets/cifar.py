@@ -20,7 +20,7 @@ from veracal.data.files import (
     translate_os_errors,
 )
 from veracal.data.images import guarded_pillow, open_image, pixels
-from veracal.data.labels import Label
+from veracal.data.rows import Label
 from veracal.errors import DataError
 
 

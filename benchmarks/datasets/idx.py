@@ -15,7 +15,7 @@ import numpy as np
 from veracal._types import Array
 from veracal.data.dataset import Dataset, check_learnable
 from veracal.data.files import DEFAULT_LIMITS, Limits, open_file
-from veracal.data.labels import Label, encode_labels
+from veracal.data.rows import Label, encode_labels
 from veracal.errors import DataError
 
 # Third byte of the file: type of the numbers, which are big-endian.

@@ -1,6 +1,7 @@
 """Published collections of images: their forms and catalog entries."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -24,7 +25,7 @@ from veracal._types import Frozen
 from veracal.data.dataset import Dataset
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.images import HIDDEN, ImageForm, Resize, load_images
-from veracal.data.labels import Label
+from veracal.data.rows import Label
 from veracal.data.texts import numbered_lines
 from veracal.errors import DataError
 
@@ -35,7 +36,7 @@ CHEST_XRAY = ImageForm(
     classes=("normal", "bacterial", "viral"),
     height=128,
     width=128,
-    mode="grey",
+    mode="gray",
     patterns=(
         _PART + r"/(?P<label>NORMAL)/(?P<unit>(?:NORMAL2-)?IM-\d+)" + _VIEW,
         _PART + r"/PNEUMONIA/(?P<unit>person\d+)_(?P<label>bacteria|virus)_\d+(?:_\d+)?\.jpe?g",
@@ -194,12 +195,10 @@ def _load_xrays(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     archive = folder / _XRAYS[0].path
     return load_images(
         archive if archive.exists() else folder,
-        CHEST_XRAY,
+        replace(CHEST_XRAY, size=_size(entry, request), name=f"chest X-rays {request.part}"),
         part=request.part,
         limits=request.limits,
         row_digests=request.row_digests,
-        size=_size(entry, request),
-        name=f"chest X-rays {request.part}",
         progress=request.progress,
     )
 
@@ -227,16 +226,15 @@ def _load_sun397(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load one of the ten published partitions, or all images."""
     folder = entry.find(request)
     stem = {"train": "Training", "test": "Testing"}.get(request.part or "")
+    form = sun397(read_names(folder / "ClassName.txt", request.limits))
     return load_images(
         folder,
-        sun397(read_names(folder / "ClassName.txt", request.limits)),
+        replace(form, size=_size(entry, request), name=f"SUN397 {request.part}"),
         only=read_list(folder / f"{stem}_{request.variant}.txt", request.limits)
         if stem
         else None,
         limits=request.limits,
         row_digests=request.row_digests,
-        size=_size(entry, request),
-        name=f"SUN397 {request.part}",
         progress=request.progress,
     )
 
@@ -244,14 +242,13 @@ def _load_sun397(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
 def _load_food101(entry: CatalogEntry, request: DatasetRequest) -> Dataset:
     """Load the published train or test list."""
     folder = entry.find(request)
+    form = food101(read_names(folder / "meta" / "classes.txt", request.limits))
     return load_images(
         folder,
-        food101(read_names(folder / "meta" / "classes.txt", request.limits)),
+        replace(form, size=_size(entry, request), name=f"Food-101 {request.part}"),
         only=read_list(folder / "meta" / f"{request.part}.txt", request.limits),
         limits=request.limits,
         row_digests=request.row_digests,
-        size=_size(entry, request),
-        name=f"Food-101 {request.part}",
         progress=request.progress,
     )
 

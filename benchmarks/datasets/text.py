@@ -8,7 +8,7 @@ from benchmarks.datasets.entries import CatalogEntry, DatasetRequest, empty_data
 from benchmarks.datasets.sources import FromFolder, FromPip, in_folder, in_package
 from veracal._types import Frozen
 from veracal.data.dataset import Dataset
-from veracal.data.labels import TEXT
+from veracal.data.rows import TEXT
 from veracal.data.texts import Rating, TextForm, load_text
 
 NLI = ("entailment", "neutral", "contradiction")
@@ -136,11 +136,9 @@ def _load(
     part, form = _form(parts, request)
     return load_text(
         entry.find(request) / part.path,
-        form,
+        replace(form, size=part.size, name=entry.name),
         limits=request.limits,
         row_digests=request.row_digests,
-        size=part.size,
-        name=entry.name,
         progress=request.progress,
     )
 

@@ -189,7 +189,7 @@ def test_other_sprites_are_refused(sprites, images):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1, 2, 3]", "2 rows, as X has, found 3"),
+        ("[1, 2, 3]", "2 values, one for each record, found 3"),
         ("[1, 10]", "a JSON list of labels from 0 to 9"),
         ("[1, 2.5]", "a JSON list of labels"),
         ('[1, "2"]', "a JSON list of labels"),
@@ -225,7 +225,7 @@ def test_links_out_of_the_folder_are_refused(sprites, tmp_path_factory):
         (np.zeros((10, 32, 32, 3), np.float32), np.zeros(10, int)),
         (np.zeros((10, 32, 32, 3), np.uint8), np.int64(3)),
     ],
-    ids=["few labels", "not fifths", "grey", "floats", "one label"],
+    ids=["few labels", "not fifths", "gray", "floats", "one label"],
 )
 def test_other_corrupted_arrays_are_refused(tmp_path, X, labels):
     np.save(tmp_path / "snow.npy", X)

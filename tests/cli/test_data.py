@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from veracal import __version__
 from veracal.cli import GROUPS, _output
@@ -463,6 +464,34 @@ def test_features_are_extracted_into_a_folder(run, reviews):
     code, _, err = run("data", "features", *reviews, "--out", "f")
     assert code == 1
     assert "expected a new folder" in err
-    code, _, err = run("data", "features", "wine", "--out", "g")
+    Path("t.csv").write_text("x,y\n0.5,0\n0.1,1\n")
+    Path("t.toml").write_text(
+        "format = 1\n[columns.x]\nkind = 'number'\nlower = 0\nupper = 1\n"
+        "[columns.y]\nkind = 'target'\nclasses = [0, 1]\n"
+    )
+    code, _, err = run("data", "features", "t.csv", "--schema", "t.toml", "--out", "g")
     assert code == 1
     assert "need another extractor" in err
+
+
+def test_features_of_a_folder_of_images(run, tmp_path):
+    for part in ("train", "test"):
+        for i, label in enumerate(("cat", "dog")):
+            folder = tmp_path / "pets" / part / label
+            folder.mkdir(parents=True)
+            for owner in range(2):
+                shade = Image.new("RGB", (32, 32), (90 * i + owner, 9, 9))
+                shade.save(folder / f"{owner}_1.png")
+    (tmp_path / "pets.toml").write_text(
+        "format = 1\n[images]\nsize = 8\nclasses = ['cat', 'dog']\nheight = 32\nwidth = 32\n"
+        "patterns = ['(?P<part>train|test)/(?P<label>cat|dog)/(?P<unit>[0-9])_1.png']\n"
+    )
+    words = ("data", "features", "pets", "--schema", "pets.toml", "--no-cache")
+    code, out, err = run(*words, "--out", "f", "--pixels", "32", "--part", "train")
+    assert (code, out) == (0, "f\n"), err
+    encoded = load("f", schema="f/schema.toml")
+    assert encoded.X.shape == (4, 1280)
+    assert (encoded.labels.tolist(), encoded.size) == (["cat", "cat", "dog", "dog"], 8)
+    assert encoded.units.tolist() == ["0", "1", "0", "1"]
+    code, _, err = run("data", "show", "pets", "--schema", "pets.toml")
+    assert code == 1 and "Encode the images by `veracal data features`" in err

@@ -25,8 +25,7 @@ from veracal.data import (
     load,
 )
 from veracal.data.dataset import concatenate
-from veracal.data.labels import TEXT, encode_labels
-from veracal.data.rows import MappedRows
+from veracal.data.rows import TEXT, MappedRows, encode_labels
 from veracal.errors import DataError
 
 
@@ -95,7 +94,7 @@ def test_only_finite_numbers(bad: float, dtype: str) -> None:
         (np.zeros(3), [0, 1, 0], ("a", "b"), "shape"),
         (np.zeros((3, 1), complex), [0, 1, 0], ("a", "b"), "complex"),
         (np.array([[object()]] * 3), [0, 1, 0], ("a", "b"), "other objects"),
-        (np.zeros((3, 1)), [0, 1], ("a", "b"), "3 rows"),
+        (np.zeros((3, 1)), [0, 1], ("a", "b"), "3 values, one for each record"),
         (np.zeros((3, 1)), [0, 1, 2], ("a", "b"), "codes from 0 to 1"),
         (np.zeros((3, 1)), [0, -1, 0], ("a", "b"), "codes from 0 to 1"),
         (np.zeros((3, 1)), [0.0, 1.0, 0.0], ("a", "b"), "whole numbers"),
@@ -352,7 +351,7 @@ FORM = ImageForm(
     classes=("a", "b"),
     height=4,
     width=4,
-    mode="grey",
+    mode="gray",
     patterns=(r"(?P<part>train|test)/(?P<label>[ab])/.+\.png",),
 )
 

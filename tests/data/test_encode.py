@@ -22,7 +22,7 @@ from veracal.data import (
     Vector,
 )
 from veracal.data.encoding import clip_rows, encode
-from veracal.data.labels import TEXT
+from veracal.data.rows import TEXT
 from veracal.errors import DataError
 
 Y = Target(("no", "yes"))

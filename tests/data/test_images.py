@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from veracal.data import load
 from veracal.data.files import Limits
 from veracal.data.images import ImageForm, load_images
 from veracal.errors import DataError, LimitError, MissingExtraError, SchemaError
@@ -67,7 +68,7 @@ def store(request, tmp_path):
 
 
 def test_images_come_sorted_with_labels_and_units(store):
-    data = load_images(store(FILES), FORM, size=4)
+    data = load_images(store(FILES), replace(FORM, size=4))
 
     names = sorted(FILES)
     np.testing.assert_array_equal(data.X, [PICTURES[name] for name in names])
@@ -75,6 +76,49 @@ def test_images_come_sorted_with_labels_and_units(store):
     assert data.labels.tolist() == ["cat", "cat", "dog", "cat"]
     assert data.units.tolist() == ["3", "9", "7", "7"]
     assert (data.size, data.name.startswith("pets")) == (4, True)
+
+
+TOML = """format = 1
+[images]
+classes = ["cat", "dog"]
+height = 4
+width = 6
+patterns = ['(?P<part>train|test)/(?P<label>[a-z]+)/(?P<unit>[0-9]+)_[0-9]+.png']
+size = 4
+name = "pets"
+[images.aliases]
+kitten = "cat"
+"""
+
+
+def test_a_form_may_be_a_toml_file(store, tmp_path):
+    (tmp_path / "pets.toml").write_text(TOML)
+    data = load(store(FILES), schema=tmp_path / "pets.toml")
+    assert data.labels.tolist() == ["cat", "cat", "dog", "cat"]
+    assert (data.size, data.name, data.units.tolist()) == (4, "pets", ["3", "9", "7", "7"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("height", "heigth", "images: expected only classes.*Did you mean 'height'"),
+        ("height = 4\n", "", "images: expected 'height' to be declared"),
+        ("patterns = ['", "patterns = '", "TOML"),
+        ("size = 4", "ignore = '.*'", r"images: ignore: expected a list, found '\.\*'"),
+        (
+            "[images]",
+            "size = 4\n[images]",
+            r"expected only a table \[images\], found also 'size'",
+        ),
+        ("[images.aliases]\nkitten =", "aliases =", "images: aliases: expected a table"),
+        ("format = 1", "format = 2", "expected format = 1"),
+    ],
+)
+def test_a_toml_file_with_another_form_is_refused(tmp_path, before, after, message):
+    assert before in TOML
+    (tmp_path / "pets.toml").write_text(TOML.replace(before, after))
+    with pytest.raises(SchemaError, match=message):
+        load(tmp_path, schema=tmp_path / "pets.toml")
 
 
 def test_one_part_is_loaded(store):
@@ -209,17 +253,17 @@ def one(store, data, **changes):
 def test_grey_is_luma(store):
     color = picture(5)
 
-    grey = one(store, encoded(color), mode="grey")
+    gray = one(store, encoded(color), mode="gray")
 
-    assert grey.shape == (4, 6)
+    assert gray.shape == (4, 6)
     luma = color @ [0.299, 0.587, 0.114]
-    np.testing.assert_allclose(grey, luma, atol=1)
+    np.testing.assert_allclose(gray, luma, atol=1)
 
 
 def test_grey_images_become_color_by_repetition(store):
-    grey = picture(5, (4, 6))
+    gray = picture(5, (4, 6))
 
-    np.testing.assert_array_equal(one(store, encoded(grey)), np.repeat(grey[..., None], 3, 2))
+    np.testing.assert_array_equal(one(store, encoded(gray)), np.repeat(gray[..., None], 3, 2))
 
 
 @pytest.mark.filterwarnings("error")
@@ -248,7 +292,7 @@ def png_of_depth(depth, kind, channels):
 
 @pytest.mark.parametrize(("kind", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
 def test_deep_images_are_refused(store, kind, channels):
-    """16 bits of grey, color, and both with transparency, which Pillow would cut to 8."""
+    """16 bits of gray, color, and both with transparency, which Pillow would cut to 8."""
     assert one(store, png_of_depth(8, kind, channels)).shape == (4, 6, 3)
     with pytest.raises(DataError, match=r"8 bits per channel, .*Convert it to 8 bits"):
         one(store, png_of_depth(16, kind, channels))
@@ -534,7 +578,7 @@ def test_forms_that_contradict_themselves_are_refused(changes, message):
         replace(FORM, **changes)
 
 
-@pytest.mark.parametrize("changes", [{"height": 0}, {"mode": "gray"}, {"resize": "pad"}])
+@pytest.mark.parametrize("changes", [{"height": 0}, {"mode": "grey"}, {"resize": "pad"}])
 def test_settings_of_a_form_are_checked(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         replace(FORM, **changes)

@@ -359,7 +359,7 @@ def test_arrays_in_files(tmp_path: Path) -> None:
 
 def test_images_count_by_their_files_bytes(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
-    form = ImageForm(("cat", "dog"), 4, 4, (r"(?P<label>\w+)/.*",), mode="grey")
+    form = ImageForm(("cat", "dog"), 4, 4, (r"(?P<label>\w+)/.*",), mode="gray")
     for label, name, level in (("cat", "a", 6), ("cat", "b", 9), ("dog", "c", 6)):
         (tmp_path / label).mkdir(exist_ok=True)
         image = pillow.fromarray(np.arange(0, 16 * level, level, dtype=np.uint8).reshape(4, 4))

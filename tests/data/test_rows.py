@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veracal.data.rows import (
+from veracal.data.scoring import (
     all_positions_equivalent,
     equivalent_positions,
     score_at_positions,

@@ -7,8 +7,7 @@ import pytest
 
 from veracal.data import Dataset, Group, load
 from veracal.data.arrays import check_group_names, save_matrix
-from veracal.data.labels import TEXT
-from veracal.data.rows import MappedRows
+from veracal.data.rows import TEXT, MappedRows
 from veracal.errors import DataError
 
 

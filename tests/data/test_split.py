@@ -22,7 +22,7 @@ from veracal.data import (
     load,
     split,
 )
-from veracal.data.labels import TEXT
+from veracal.data.rows import TEXT
 from veracal.data.splitting import draws_by_id
 from veracal.errors import DataError
 

@@ -59,12 +59,14 @@ def test_records_of_other_kinds_can_be_checked():
     check_query(BoundedSum("x", lambda d: d.X[:, 0], -2, 7), numbers, trials=60)
 
 
-def test_worthless_records_are_checked():
+def test_records_that_must_not_contribute_are_checked():
     empty = Dataset(np.zeros((2, 1)), np.zeros(2, dtype=int), ("a", "b"))
-    check_query(BoundedSum("log", lambda d: np.log(d.X[:, 0]), 0, 1), numbers, worthless=empty)
+    check_query(
+        BoundedSum("log", lambda d: np.log(d.X[:, 0]), 0, 1), numbers, zero_records=empty
+    )
     one = BoundedSum("one", lambda d: np.ones(len(d)), 0, 1)
-    with pytest.raises(AssertionError, match="worthless"):
-        check_query(one, numbers, worthless=empty)
+    with pytest.raises(AssertionError, match="must be zero on the record"):
+        check_query(one, numbers, zero_records=empty)
 
 
 @dataclass(frozen=True)

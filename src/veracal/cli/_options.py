@@ -121,8 +121,8 @@ SplitKey = Annotated[
 ModelKind = Annotated[
     str | None,
     typer.Option(
-        help="logistic (default), objective or output; networks: mlp, cnn (images), features "
-        "(frozen features of images or texts) or text (fine-tuning).",
+        help="logistic (default), objective or output; networks: mlp, cnn (square images), "
+        "features (frozen features of texts) or text (fine-tuning).",
         autocompletion=lambda: list(MODELS),
     ),
 ]

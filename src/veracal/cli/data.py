@@ -289,19 +289,20 @@ def count(
     _output.print_line(f"epsilon {paid} paid, {rest} left in {account.path.name}")
 
 
-@app.command(epilog="Example:  veracal data features sst2 --out sst2-train --part train")
+@app.command(
+    epilog="Example:  veracal data features pets --schema pets.toml --out pets-features"
+)
 def features(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE",
-            help="A named set of images or text, or a file of text.",
-            autocompletion=_complete,
-        ),
+    records: Annotated[
+        Path, typer.Argument(help="Folder or zip archive of images, or table of texts.")
+    ],
+    schema: Annotated[
+        Path, typer.Option(help="Schema of the texts, or form of the images: table [images].")
     ],
     out: Annotated[Path, typer.Option(help="New folder for the features.")],
-    schema: _options.FileSchema = None,
-    part: PublishedPart = None,
+    part: Annotated[
+        str | None, typer.Option(help="Part of the images, as the form finds it in paths.")
+    ] = None,
     pixels: Annotated[
         int | None,
         typer.Option(
@@ -321,11 +322,12 @@ def features(
     folder; nothing is fetched. The output folder contains X.npy, y.npy and schema.toml, and
     is loaded as a matrix that stays on disk.
     """
-    from veracal.data import SCHEMA_FILE, check_group_names, new_file, save_matrix
+    from veracal.data import SCHEMA_FILE, check_group_names, load, new_file, save_matrix
     from veracal.neural import EfficientNetLite0, ImageEncoder, MiniLM, TextEncoder, extract
 
     new_file(out, "folder")  # fail before the work
-    dataset, _ = _load(what, schema, part, None)
+    with _output.progress_bar(f"Loading {records.name}") as progress:
+        dataset = load(records, schema=schema, part=part, progress=progress)
     check_group_names(dataset)  # fail before the work
     extractor: Any
     if dataset.X.dtype.kind == "T":

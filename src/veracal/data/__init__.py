@@ -35,25 +35,18 @@ if TYPE_CHECKING:
     )
     from veracal.data.groups import ByGroup, Estimate, Metric, by_group, estimate
     from veracal.data.images import ImageForm
-    from veracal.data.labels import (
+    from veracal.data.loading import RecordCount, count_records, declare, load, scan, scan_rows
+    from veracal.data.row_digests import digests_of_records, iterate_digests
+    from veracal.data.rows import (
         TEXT,
         Label,
+        MappedRows,
         check_classes,
         check_features,
         encode_labels,
         read_only,
         reject_masked,
-        restore_state,
         row_numbers,
-    )
-    from veracal.data.loading import RecordCount, count_records, declare, load, scan, scan_rows
-    from veracal.data.row_digests import digests_of_records, iterate_digests
-    from veracal.data.rows import (
-        MappedRows,
-        Score,
-        equivalent_positions,
-        score_at_positions,
-        score_independently,
     )
     from veracal.data.schema import (
         Category,
@@ -84,7 +77,15 @@ if TYPE_CHECKING:
         scan_scores,
     )
     from veracal.data.scores import Kind, Scores
-    from veracal.data.scoring import compute_logits, score, scoring_method
+    from veracal.data.scoring import (
+        Score,
+        compute_logits,
+        equivalent_positions,
+        score,
+        score_at_positions,
+        score_independently,
+        scoring_method,
+    )
     from veracal.data.splitting import (
         Relation,
         Split,
@@ -189,7 +190,6 @@ __all__ = [
     "read_only",
     "record_digests",
     "reject_masked",
-    "restore_state",
     "row_numbers",
     "save_matrix",
     "save_scores",

@@ -22,9 +22,8 @@ from veracal.data.files import (
     open_file,
     translate_os_errors,
 )
-from veracal.data.labels import check_ids, encode_labels
 from veracal.data.row_digests import digests_of_arrays
-from veracal.data.rows import MappedRows
+from veracal.data.rows import MappedRows, check_ids, encode_labels
 from veracal.data.schema import (
     Category,
     Column,
@@ -63,9 +62,12 @@ def read_npz(path: str | Path, limits: Limits = DEFAULT_LIMITS) -> dict[str, Arr
         arrays = {name: archive[name] for name in sorted(archive.files)}
     foreign = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     if foreign or not arrays:
-        found = repr(foreign[0]) if foreign else "an empty archive"
-        expected = "an npz file: a zip of npy arrays"
-        raise DataError(path, expected, found, "Save it with numpy.savez.")
+        raise DataError(
+            path,
+            "an npz file: a zip of npy arrays",
+            repr(foreign[0]) if foreign else "an empty archive",
+            "Save it with numpy.savez.",
+        )
     for name, array in arrays.items():
         _check_array(array.dtype, array.shape, f"{path}: {name}", limits)
     return {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}

@@ -3,8 +3,7 @@
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -12,8 +11,8 @@ import polars as pl
 from veracal._types import Array, Frozen
 from veracal.data.dataset import Dataset
 from veracal.data.encoding import declare_dataset, encode
-from veracal.data.labels import read_only
 from veracal.data.row_digests import DIGEST, digests_of_records
+from veracal.data.rows import read_only
 from veracal.data.schema import Number, Schema, Target, Vector
 from veracal.errors import DataError
 
@@ -159,8 +158,6 @@ class CatalogEntry:
         Partitions and versions that can be requested, the default first.
     note : str
         Source, and what a careful user should know.
-    schema : Schema or None
-        Declared schema of a table; None for a synthetic set.
     """
 
     name: str
@@ -171,7 +168,11 @@ class CatalogEntry:
     note: str
     parts: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
-    schema: Schema | None = None
+
+    @property
+    def schema(self) -> Schema | None:
+        """Declared schema of a table; None for a synthetic set."""
+        return SCHEMAS.get(self.name)
 
     def load(
         self,
@@ -186,8 +187,9 @@ class CatalogEntry:
         ``rng`` is for synthetic sets: generators of equal state draw matching parts. By default
         it is a fixed one, since the data are public.
         """
-        part, variant = self._choose(part=part), self._choose(variant=variant)
-        if self.schema is None:
+        part, variant = self._choose("part", part), self._choose("variant", variant)
+        schema = self.schema
+        if schema is None:
             assert part is not None
             assert variant is not None
             rng = np.random.default_rng(0) if rng is None else rng
@@ -199,19 +201,19 @@ class CatalogEntry:
         from sklearn import datasets  # slow to import, and only needed here
 
         bunch = getattr(datasets, f"load_{self.name.replace('-', '_')}")()
-        labels = np.asarray(self.schema.classes)[bunch.target]
+        labels = np.asarray(schema.classes)[bunch.target]
         if self.name == "digits":
             frame = pl.DataFrame({"pixel": bunch.data})
         else:
             frame = pl.DataFrame(bunch.data, schema=list(map(str, bunch.feature_names)))
-        frame = frame.with_columns(pl.Series(self.schema.target, labels.tolist()))
-        dataset = encode(frame, self.schema, where=self.name, row_digests=True)  # cheap
+        frame = frame.with_columns(pl.Series(schema.target, labels.tolist()))
+        dataset = encode(frame, schema, where=self.name, row_digests=True)  # cheap
         # The table is published and never changes, so a row's position is an immutable slot.
         return dataset._changed(slots=read_only(np.arange(len(dataset))))
 
     def declare(self, *, part: str | None = None, variant: str | None = None) -> Dataset:
         """Return the published facts as a data set without records."""
-        part, variant = self._choose(part=part), self._choose(variant=variant)
+        part, variant = self._choose("part", part), self._choose("variant", variant)
         if part is None or variant is None:
             dataset = declare_dataset(SCHEMAS[self.name], where=self.name)
             return dataset._changed(slots=read_only(np.arange(0)))
@@ -225,9 +227,8 @@ class CatalogEntry:
             name=f"{self.name} ({variant})",
         )
 
-    def _choose(self, **choice: str | None) -> str | None:
+    def _choose(self, kind: Literal["part", "variant"], value: str | None) -> str | None:
         """Return the requested part or variant, or the default."""
-        ((kind, value),) = choice.items()
         known = self.parts if kind == "part" else self.variants
         if value is None:
             return known[0] if known else None
@@ -241,49 +242,33 @@ class CatalogEntry:
         return value
 
 
-_sklearn = partial(
-    CatalogEntry, license="CC BY 4.0, as UCI lists it", note="Part of scikit-learn."
-)
-_synthetic = partial(
-    CatalogEntry,
-    task="which of two Gaussians",
-    license="none needed: drawn at random",
-    parts=("train", "test"),
-    variants=("text", "code"),
-)
+_UCI = ("CC BY 4.0, as UCI lists it", "Part of scikit-learn.")
+_GAUSSIANS = "which of two Gaussians"
+_DRAWN = "none needed: drawn at random"
+_CHOICES = (("train", "test"), ("text", "code"))
 _ENTRIES = (
-    _sklearn(
-        name="breast-cancer",
-        title="Breast Cancer Wisconsin",
-        shape="569 × 30 × 2",
-        task="malignant or benign",
-        schema=SCHEMAS["breast-cancer"],
+    CatalogEntry(
+        "breast-cancer", "Breast Cancer Wisconsin", "569 × 30 × 2", "malignant or benign", *_UCI
     ),
-    _sklearn(
-        name="digits",
-        title="8×8 handwritten digits",
-        shape="1,797 × 64 × 10",
-        task="which digit",
-        schema=SCHEMAS["digits"],
+    CatalogEntry("digits", "8×8 handwritten digits", "1,797 × 64 × 10", "which digit", *_UCI),
+    CatalogEntry("wine", "Italian wines", "178 × 13 × 3", "which cultivar", *_UCI),
+    CatalogEntry(
+        "synthetic-clipping",
+        "two Gaussians, clipping",
+        "10,000 + 10,000 × 2 × 2",
+        _GAUSSIANS,
+        _DRAWN,
+        "Zhang et al. 2022, appendix B.1, as their text or their code has it.",
+        *_CHOICES,
     ),
-    _sklearn(
-        name="wine",
-        title="Italian wines",
-        shape="178 × 13 × 3",
-        task="which cultivar",
-        schema=SCHEMAS["wine"],
-    ),
-    _synthetic(
-        name="synthetic-clipping",
-        title="two Gaussians, clipping",
-        shape="10,000 + 10,000 × 2 × 2",
-        note="Zhang et al. 2022, appendix B.1, as their text or their code has it.",
-    ),
-    _synthetic(
-        name="synthetic-multiplicity",
-        title="two Gaussians, multiplicity",
-        shape="2,000 + 20,000 × 2 × 2",
-        note="Kulynych et al. 2023, Eq. 11, as their text or their code has it.",
+    CatalogEntry(
+        "synthetic-multiplicity",
+        "two Gaussians, multiplicity",
+        "2,000 + 20,000 × 2 × 2",
+        _GAUSSIANS,
+        _DRAWN,
+        "Kulynych et al. 2023, Eq. 11, as their text or their code has it.",
+        *_CHOICES,
     ),
 )
 CATALOG: Mapping[str, CatalogEntry] = Frozen({known.name: known for known in _ENTRIES})

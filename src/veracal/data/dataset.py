@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 
 from veracal import _checks, _random
 from veracal._types import Array, Frozen, Ints
-from veracal.data.labels import (
+from veracal.data.rows import (
     Label,
+    MappedRows,
     check_classes,
     check_codes,
     check_features,
@@ -26,7 +27,6 @@ from veracal.data.labels import (
     restore_state,
     row_numbers,
 )
-from veracal.data.rows import MappedRows
 from veracal.errors import DataError
 
 _ROWS = 65_536

@@ -10,8 +10,8 @@ import polars as pl
 
 from veracal._types import Array, Bools, Floats, Ints
 from veracal.data.dataset import Dataset, Group, Records, limit_contributions
-from veracal.data.labels import TEXT, first_of, read_only
 from veracal.data.row_digests import digests_of_frame
+from veracal.data.rows import TEXT, first_of, read_only
 from veracal.data.schema import (
     Category,
     Column,
@@ -374,10 +374,12 @@ def _check_columns(names: Sequence[str], schema: Schema, where: str, *, labeled:
     for required, column in schema.columns.items():
         if required not in names and not isinstance(column, optional):
             short = [repr(n if len(n) <= 40 else f"{n[:40]}…") for n in names[:8]]
-            found = ", ".join(short)
-            found = f"{found} and {len(names) - 8} more" if len(names) > 8 else f"only {found}"
+            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
             raise DataError(
-                where, f"a column {required!r}", found, "Correct the schema or the table."
+                where,
+                f"a column {required!r}",
+                f"{'' if more else 'only '}{', '.join(short)}{more}",
+                "Correct the schema or the table.",
             )
 
 

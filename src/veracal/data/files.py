@@ -5,11 +5,11 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from veracal import _checks
 from veracal.errors import DataError, LimitError, SchemaError
@@ -120,9 +120,6 @@ def inside(folder: Path, path: Path) -> Path:
     return target
 
 
-Writer = TypeVar("Writer")
-
-
 def new_file(path: Path, what: str = "file") -> Path:
     """Return the path of a file to be created in an existing folder, or raise."""
     with translate_os_errors(path):
@@ -140,17 +137,17 @@ def new_file(path: Path, what: str = "file") -> Path:
     return path
 
 
-def by_suffix(path: Path, writers: Mapping[str, Writer]) -> Writer:
-    """Return the writer for the suffix of a path, or raise an error that lists the suffixes."""
-    writer = writers.get(path.suffix.lower())
-    if writer is None:
+def check_suffix(path: Path, allowed: Collection[str]) -> str:
+    """Return the suffix of a path in lower case, or raise an error that lists the allowed ones."""
+    suffix = path.suffix.lower()
+    if suffix not in allowed:
         raise DataError(
             path,
-            f"a file that ends in {', '.join(writers)}",
+            f"a file that ends in {', '.join(allowed)}",
             repr(path.suffix) if path.suffix else "no suffix",
             "The suffix determines the format: rename the file.",
         )
-    return writer
+    return suffix
 
 
 def check_output_path(path: Path, *, force: bool) -> None:

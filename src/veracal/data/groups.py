@@ -150,9 +150,7 @@ def by_group(
     cases; :func:`veracal.calibration.measure` of the group's records accounts for the bias.
     """
     _checks.whole(replicates=replicates)
-    _checks.fraction(level=level)
-    if not 0 < level < 1:
-        raise ValueError(f"Expected a level between 0 and 1, got level={level!r}.")
+    _checks.open_fraction(level=level)
     _checks.one_of(("percentile", "basic"), interval=interval)
     names = (group,) if isinstance(group, str) else tuple(group)
     if not names:

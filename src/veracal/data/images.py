@@ -21,16 +21,19 @@ from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import (
     DEFAULT_LIMITS,
     Limits,
+    construct_from_settings,
+    expect_table,
     inside,
     open_file,
     translate_os_errors,
 )
-from veracal.data.labels import TEXT, Label, check_classes, first_of
 from veracal.data.row_digests import as_digests, digest_of_texts
+from veracal.data.rows import TEXT, Label, check_classes, first_of
+from veracal.data.schema import listed
 from veracal.data.texts import alias_problem, class_codes
 from veracal.errors import DataError, LimitError, SchemaError
 
-Mode = Literal["grey", "color"]
+Mode = Literal["gray", "color"]
 Resize = Literal["none", "stretch", "crop"]
 # 8 bits per channel. A conversion of deeper images to bytes would change their meaning.
 _KNOWN_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
@@ -85,12 +88,12 @@ def pixels(
 ) -> Array:
     """Decode an opened image into bytes of shape (height, width) or (height, width, 3).
 
-    Grey is the luma of ITU-R 601. ``stretch`` scales each side on its own; ``crop`` scales
+    Gray is the luma of ITU-R 601. ``stretch`` scales each side on its own; ``crop`` scales
     until the image covers the declared size, then cuts equally at both ends. Both
     interpolate bilinearly. Transparency and the orientation tag of a camera are ignored.
     """
     try:
-        image = image.convert("L" if mode == "grey" else "RGB")
+        image = image.convert("L" if mode == "gray" else "RGB")
     except Exception as cause:  # decoders raise many errors for broken bytes
         raise _broken(where, (image.format or "encoded",), f"damage ({cause})") from cause
     if image.size != (width, height):
@@ -161,8 +164,12 @@ class ZipFiles:
         self.names = tuple(sorted(m.filename for m in archive.infolist() if not m.is_dir()))
         limits.check("members", len(self.names), path)
         if len(set(self.names)) < len(self.names):
-            found = "a name that occurs twice"
-            raise DataError(path, "members of different names", found, "Write it again.")
+            raise DataError(
+                path,
+                "members of different names",
+                "a name that occurs twice",
+                "Write it again.",
+            )
 
     def read(self, name: str) -> bytes:
         """Unpack one file; zipfile never returns more than its stated size."""
@@ -220,7 +227,7 @@ class ImageForm:
         forward slashes, describes it. Each has a group ``(?P<label>…)``. Optional groups, the
         same in all patterns, are ``part`` (such as train or test), ``unit`` (the individual
         in the image), ``listed`` (its name in a list of files to load), and declared groups.
-    mode : 'grey' or 'color'
+    mode : 'gray' or 'color'
     aliases : mapping of str to class
         Labels in paths that differ from the name of the class.
     groups : mapping of str to tuple of values
@@ -232,6 +239,10 @@ class ImageForm:
         Patterns of files that are no records. Every other file must match a pattern.
     formats : tuple of str
         Pillow's names of the allowed formats.
+    size : int, optional
+        Public number of images. It is never compared with the real one.
+    name : str, optional
+        Name of the data; by default that of the folder or archive.
     """
 
     classes: tuple[Label, ...]
@@ -244,14 +255,21 @@ class ImageForm:
     resize: Resize = "none"
     ignore: tuple[str, ...] = HIDDEN
     formats: tuple[str, ...] = ("JPEG", "PNG")
+    size: int | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
         _checks.whole(height=self.height, width=self.width)
-        _checks.one_of(("grey", "color"), mode=self.mode)
+        if self.size is not None:
+            _checks.whole(size=self.size)
+        _checks.one_of(("gray", "color"), mode=self.mode)
         _checks.one_of(("none", "stretch", "crop"), resize=self.resize)
         object.__setattr__(self, "classes", check_classes(self.classes, "image form"))
+        for name in ("patterns", "ignore", "formats"):
+            object.__setattr__(self, name, listed(getattr(self, name), name))
         object.__setattr__(self, "aliases", Frozen(self.aliases))
-        object.__setattr__(self, "groups", Frozen(self.groups))
+        groups = {name: listed(values, name) for name, values in self.groups.items()}
+        object.__setattr__(self, "groups", Frozen(groups))
         if problem := self._problem():
             raise SchemaError("image form", *problem, "Correct the form.")
 
@@ -259,6 +277,21 @@ class ImageForm:
     def shape(self) -> tuple[int, ...]:
         """Shape of one image."""
         return (self.height, self.width, *((3,) if self.mode == "color" else ()))
+
+    @classmethod
+    def from_settings(cls, entries: Mapping[str, Any], where: str) -> "ImageForm":
+        """Construct a form from the table ``[images]`` of a parsed TOML file."""
+        others = [name for name in entries if name != "images"]
+        if others:
+            raise SchemaError(
+                where, "only a table [images]", f"also {others[0]!r}", "Move or remove it."
+            )
+        where = f"{where}: images"
+        settings = expect_table(entries["images"], where)
+        for name in ("aliases", "groups"):
+            expect_table(settings.get(name, {}), f"{where}: {name}")
+        form: ImageForm = construct_from_settings(cls, settings, where)
+        return form
 
     def _problem(self) -> tuple[str, str] | None:
         """Expected and found, if the form contradicts itself."""
@@ -287,8 +320,6 @@ def load_images(
     part: str | None = None,
     only: Collection[str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
-    size: int | None = None,
-    name: str | None = None,
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -302,8 +333,6 @@ def load_images(
         Load only files of this part.
     only : collection of str, optional
         Paths of the files to load, or what the group ``listed`` of their patterns finds.
-    size : int, optional
-        Declared number of rows.
     row_digests : bool
         Whether to compute a digest of each image: of the bytes of its file, and of the label,
         groups and unit in its path.
@@ -340,8 +369,8 @@ def load_images(
         units=units,
         row_digests=digests,
         encoded=True,
-        size=size,
-        name=path.name if name is None else name,
+        size=form.size,
+        name=path.name if form.name is None else form.name,
     )
     check_learnable(dataset, path)
     return dataset

@@ -11,12 +11,12 @@ import polars as pl
 from veracal import _checks
 from veracal._types import Progress
 from veracal.data.arrays import find_array_folder, load_matrix
-from veracal.data.builtin import entry
+from veracal.data.builtin import CatalogEntry, entry
 from veracal.data.dataset import Dataset, check_learnable, concatenate, limit_contributions
 from veracal.data.encoding import EncodedRows, declare_dataset, encode, encode_rows
 from veracal.data.files import DEFAULT_LIMITS, Limits
 from veracal.data.images import ImageForm, load_images
-from veracal.data.schema import Ignore, Schema, Vector
+from veracal.data.schema import Ignore, Schema, Vector, read_toml
 from veracal.data.tables import read_column_names, read_table, stated_rows, text_separator
 from veracal.data.texts import TextForm, load_text
 from veracal.errors import DataError
@@ -77,7 +77,7 @@ def count_records(
 
 
 def _declared_schema(schema: Schema | str | Path | None, path: Path, limits: Limits) -> Schema:
-    """Return the schema, loading it from its file if necessary, or raise if there is none."""
+    """Return the schema of a table, loading it from its file if necessary, or raise."""
     if schema is None:
         raise DataError(
             path,
@@ -213,8 +213,9 @@ def load(
         The name of a built-in set (``veracal data list``), or the path of a CSV, TSV,
         Parquet, Arrow or npz file, of a folder with ``X.npy`` and ``y.npy``, which stays on
         disk, of a folder or zip archive of images, or of a text file.
-    schema : Schema or path of one, ImageForm or TextForm
-        Public facts about the file. Built-in sets have their own schema.
+    schema : Schema, ImageForm, TextForm or path of a TOML file
+        Public facts about the file. A TOML file holds a schema, or the attributes of an
+        ``ImageForm`` as its table ``[images]``. Built-in sets have their own schema.
     part, variant : str, optional
         For built-in synthetic sets: partition ('train' or 'test') and published version. A
         part also selects images whose form finds it in their path.
@@ -238,12 +239,15 @@ def load(
     >>> load("breast-cancer").classes
     ('malignant', 'benign')
     """
-    if isinstance(what, str) and _is_name(what):
-        _check_no_schema(what, schema)
-        return entry(what).load(part=part, variant=variant, rng=rng, row_digests=row_digests)
+    if (built_in := _built_in(what, schema)) is not None:
+        return built_in.load(part=part, variant=variant, rng=rng, row_digests=row_digests)
     path = Path(what)
     if variant is not None:
         raise ValueError(f"Expected no variant for a file, got variant={variant!r}.")
+    if isinstance(schema, str | Path):
+        entries, where = read_toml(Path(schema), limits), str(schema)
+        kind = ImageForm if "images" in entries else Schema
+        schema = kind.from_settings(entries, where)
     if isinstance(schema, ImageForm):
         return load_images(
             path, schema, part=part, limits=limits, row_digests=row_digests, progress=progress
@@ -289,20 +293,18 @@ def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:
     >>> declare("breast-cancer").X.shape
     (0, 30)
     """
-    if isinstance(what, str) and _is_name(what):
-        _check_no_schema(what, schema)
-        return entry(what).declare()
+    if (built_in := _built_in(what, schema)) is not None:
+        return built_in.declare()
     return declare_dataset(
         _declared_schema(schema, Path(what), DEFAULT_LIMITS), where=str(what)
     )
 
 
-def _is_name(what: str) -> bool:
-    """Whether a string is a name and no path: it has neither a suffix nor a separator."""
-    return not Path(what).suffix and len(Path(what).parts) == 1 and not Path(what).exists()
-
-
-def _check_no_schema(name: str, schema: object) -> None:
-    """Reject a schema for a built-in set."""
+def _built_in(what: str | Path, schema: object) -> CatalogEntry | None:
+    """Look up a name, which has neither a suffix nor a separator; None for a path."""
+    path = Path(what)
+    if not isinstance(what, str) or path.suffix or len(path.parts) != 1 or path.exists():
+        return None
     if schema is not None:
-        raise ValueError(f"Expected no schema for {name!r}, which has its own.")
+        raise ValueError(f"Expected no schema for {what!r}, which has its own.")
+    return entry(what)

@@ -27,8 +27,7 @@ import numpy as np
 import polars as pl
 
 from veracal._types import Array, Ints
-from veracal.data.labels import TEXT
-from veracal.data.rows import MappedRows
+from veracal.data.rows import TEXT, MappedRows
 from veracal.data.schema import Ignore, Number, Schema, Vector
 
 Kind = Literal["#", "s", "l"]  # numbers, texts, lists of numbers

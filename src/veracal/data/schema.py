@@ -19,7 +19,7 @@ from veracal.data.files import (
     expect_table,
     open_file,
 )
-from veracal.data.labels import Label, check_classes
+from veracal.data.rows import Label, check_classes
 from veracal.errors import SchemaError
 
 
@@ -111,14 +111,14 @@ class _Bounded(_Declaration):
         yield from super().problems()
         lower, upper = self.lower, self.upper
         if not (_is_real(lower) and _is_real(upper) and lower < upper):
-            found = f"lower={lower!r}, upper={upper!r}"
+            actual = f"lower={lower!r}, upper={upper!r}"
             remedy = "Declare bounds that hold by public knowledge."
-            yield "finite bounds with lower < upper", found, remedy
+            yield "finite bounds with lower < upper", actual, remedy
         shift, scale = self.shift, self.scale
         if not (_is_real(shift) and _is_real(scale) and scale > 0):
-            found = f"center={shift!r}, spread={scale!r}"
+            actual = f"center={shift!r}, spread={scale!r}"
             remedy = "Correct them, or leave them out to scale by the bounds."
-            yield "a finite center and a finite spread > 0", found, remedy
+            yield "a finite center and a finite spread > 0", actual, remedy
 
 
 @dataclass(frozen=True)
@@ -363,9 +363,9 @@ class Grouping:
                 yield "a column with outside = 'error'", "'ignore'", "List every value."
             return
         if not isinstance(column, Number) or edges is None:
-            found = f"column {self.column!r} with edges {edges!r}"
+            actual = f"column {self.column!r} with edges {edges!r}"
             remedy = "Declare the column, and edges if it is a number."
-            yield "a declared category, or a number with edges", found, remedy
+            yield "a declared category, or a number with edges", actual, remedy
             return
         rising = all(low < high for low, high in pairwise(edges))
         if len(edges) < 2 or not rising or edges[0] > column.lower or edges[-1] < column.upper:
@@ -466,23 +466,23 @@ class Schema:
         kinds = list(map(type, self.columns.values()))
         targets, units, slots = (kinds.count(kind) for kind in (Target, UnitColumn, Slot))
         if targets != 1 or units > 1:
-            found = f"{targets} targets and {units} units"
+            actual = f"{targets} targets and {units} units"
             remedy = "Declare the column to predict as kind = 'target'."
-            yield "exactly one target and at most one unit", found, remedy
+            yield "exactly one target and at most one unit", actual, remedy
         if slots > 1 or (slots and units):
             remedy = (
                 "Declare kind = 'unit' for add-remove, or kind = 'slot' for replace-one, where "
                 "each row is an individual, and the other as kind = 'ignore'."
             )
-            found = f"{slots} slots and {units} units"
-            yield "at most one slot, and none together with a unit", found, remedy
+            actual = f"{slots} slots and {units} units"
+            yield "at most one slot, and none together with a unit", actual, remedy
         features, names = self.features, self.feature_names
         texts = sum(isinstance(column, Text) for column in features.values())
         if not features or texts not in (0, len(features)) or texts > 2:
             expected = "numbers, categories and vectors, or else one or two texts, as features"
-            found = f"{len(features)} features, {texts} of them text"
+            actual = f"{len(features)} features, {texts} of them text"
             remedy = "Declare the others as kind = 'ignore', or set feature = false."
-            yield expected, found, remedy
+            yield expected, actual, remedy
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             yield "features of different names", f"{twice!r} twice", "Rename one."
@@ -532,41 +532,23 @@ class Schema:
     @classmethod
     def load(cls, path: str | Path, *, limits: Limits = DEFAULT_LIMITS) -> "Schema":
         """Read a TOML file."""
-        path = Path(path)
-        with open_file(path, limits) as file:
-            data = file.read(_LARGEST_FILE + 1)
-        if len(data) > _LARGEST_FILE:
-            raise SchemaError(path, "a schema of at most 16 MiB", "more", "Shorten it.")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as cause:
-            raise SchemaError(
-                path, "UTF-8 text", f"byte {data[cause.start]:#04x}", "Save it as UTF-8."
-            ) from cause
-        return cls.from_toml(text, where=str(path))
+        return cls.from_settings(read_toml(Path(path), limits), str(path))
 
     @classmethod
     def from_toml(cls, text: str, *, where: str = "schema") -> "Schema":
         """Parse TOML text. Unknown names are rejected with the most similar known one."""
-        try:
-            entries = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as cause:
-            raise SchemaError(where, "TOML", str(cause), "Correct the file.") from cause
-        version = entries.pop("format", None)
-        if version != FORMAT or isinstance(version, bool):
+        return cls.from_settings(parse_toml(text, where), where)
+
+    @classmethod
+    def from_settings(cls, entries: dict[str, Any], where: str) -> "Schema":
+        """Construct a schema from the entries of a parsed TOML file."""
+        if "images" in entries:
             raise SchemaError(
                 where,
-                f"format = {FORMAT}",
-                "no format" if version is None else f"format = {version!r}",
-                f"Write format = {FORMAT} at the top, or update Veracal if the file is newer.",
-            )
-        if entries.pop("draft", False):
-            raise SchemaError(
-                where,
-                "a schema of public facts",
-                "draft = true",
-                "Replace the values read from the records by public knowledge, then delete "
-                "that line.",
+                "the columns of a table",
+                "a form of images",
+                "Encode the images by `veracal data features` first, and use the folder and "
+                "the schema that it writes.",
             )
         columns = expect_table(entries.pop("columns", {}), f"{where}: columns")
         entries["columns"] = {
@@ -592,6 +574,46 @@ class Schema:
         for name, grouping in self.groups.items():
             lines += ["", f"[groups.{quoted(name)}]", *_settings(grouping)]
         return "\n".join(lines) + "\n"
+
+
+def read_toml(path: Path, limits: Limits) -> dict[str, Any]:
+    """Read the entries of a TOML file of the known format that is not a draft."""
+    with open_file(path, limits) as file:
+        data = file.read(_LARGEST_FILE + 1)
+    if len(data) > _LARGEST_FILE:
+        raise SchemaError(path, "a schema of at most 16 MiB", "more", "Shorten it.")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as cause:
+        raise SchemaError(
+            path, "UTF-8 text", f"byte {data[cause.start]:#04x}", "Save it as UTF-8."
+        ) from cause
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Parse the text of such a file."""
+    try:
+        entries = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as cause:
+        raise SchemaError(where, "TOML", str(cause), "Correct the file.") from cause
+    version = entries.pop("format", None)
+    if version != FORMAT or isinstance(version, bool):
+        raise SchemaError(
+            where,
+            f"format = {FORMAT}",
+            "no format" if version is None else f"format = {version!r}",
+            f"Write format = {FORMAT} at the top, or update Veracal if the file is newer.",
+        )
+    if entries.pop("draft", False):
+        raise SchemaError(
+            where,
+            "a schema of public facts",
+            "draft = true",
+            "Replace the values read from the records by public knowledge, then delete "
+            "that line.",
+        )
+    return entries
 
 
 def quoted(value: object) -> str:

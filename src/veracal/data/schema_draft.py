@@ -25,7 +25,7 @@ from veracal.errors import DataError
 
 MOST_VALUES = 40  # maximal number of values of a proposed category
 _MARKS = ("", "?", "NA", "N/A", "n/a", "nan", "NaN", "null", "NULL", "None", ".", "-")
-_MAX_ODD = 3  # maximal number of values in a numeric column that are no numbers
+_MAX_NON_NUMERIC = 3  # maximal number of values in a numeric column that are no numbers
 _LONGEST_MARK = 30
 _MOSTLY = 0.8
 _LARGEST_WHOLE = 2**53  # above it a float has no room for all whole numbers
@@ -47,7 +47,9 @@ class Profile:
 
     values: set[str] | None = field(default_factory=set)  # None if too many for a category
     marks: set[str] = field(default_factory=set)  # values that usually mark a missing one
-    odd: set[str] | None = field(default_factory=set)  # no finite numbers; None if too many
+    non_numeric: set[str] | None = field(
+        default_factory=set
+    )  # no finite numbers; None if too many
     present: int = 0  # records with a value
     numbers: int = 0  # records with a number
     whole: bool = True  # whether all numbers are integers
@@ -55,7 +57,7 @@ class Profile:
     high: float = float("-inf")
     longest: int = 0  # characters of the longest value
     widths: set[int] = field(default_factory=set)  # lengths of the lists of a list column
-    foreign: str | None = None  # type that no schema can read; such a column is not read
+    unsupported: str | None = None  # type that no schema can read; such a column is not read
 
     def update(self, column: pl.Series) -> None:
         """Include one batch of the column."""
@@ -76,7 +78,7 @@ class Profile:
         self.values = _union(self.values, present, MOST_VALUES)
         numbers = present.cast(pl.Float64, strict=False)
         finite = numbers.is_finite().fill_null(False)
-        self.odd = _union(self.odd, present.filter(~finite), _MAX_ODD)
+        self.non_numeric = _union(self.non_numeric, present.filter(~finite), _MAX_NON_NUMERIC)
         numbers = numbers.filter(finite)
         if numbers.len():
             self.numbers += numbers.len()
@@ -87,12 +89,12 @@ class Profile:
     @property
     def is_numeric(self) -> bool:
         """Whether every value is a number."""
-        return self.odd == set()
+        return self.non_numeric == set()
 
     @property
     def is_code(self) -> bool:
         """Whether its numbers are codes of a binary value and not a quantity."""
-        codes = None if self.values is None else self.values - (self.odd or set())
+        codes = None if self.values is None else self.values - (self.non_numeric or set())
         return codes is not None and codes <= {"0", "1", "2"} and len(codes) <= 2
 
     @property
@@ -103,23 +105,28 @@ class Profile:
     @property
     def is_mostly_numeric(self) -> bool:
         """Whether all but a few values are numbers."""
-        return bool(self.odd) and self.numbers >= _MOSTLY * self.present
+        return bool(self.non_numeric) and self.numbers >= _MOSTLY * self.present
 
     @property
     def suggested_marks(self) -> set[str]:
         """Values among numbers that may mark missing ones; none with digits, such as '90+'."""
-        odd = self.odd or set()
+        non_numeric = self.non_numeric or set()
         are_words = all(
-            len(text) <= _LONGEST_MARK and not any(map(str.isdigit, text)) for text in odd
+            len(text) <= _LONGEST_MARK and not any(map(str.isdigit, text))
+            for text in non_numeric
         )
-        return odd if self.is_mostly_numeric and self.is_quantity and are_words else set()
+        return (
+            non_numeric if self.is_mostly_numeric and self.is_quantity and are_words else set()
+        )
 
     def without(self, marks: set[str]) -> "Profile":
         """Return the profile with these values treated as marks of missing ones."""
-        sets = (self.values, self.odd)
-        values, odd = (None if texts is None else texts - marks for texts in sets)
+        sets = (self.values, self.non_numeric)
+        values, non_numeric = (None if texts is None else texts - marks for texts in sets)
         occurring = {mark for texts in sets if texts for mark in texts & marks}
-        return replace(self, values=values, odd=odd, marks=self.marks | occurring)
+        return replace(
+            self, values=values, non_numeric=non_numeric, marks=self.marks | occurring
+        )
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -227,14 +234,14 @@ def draft(
         )
     _check_separator(path, header, separator, limits)
     types = stated_types(path, limits)
-    foreign = {name: str(kind) for name, kind in types.items() if not is_supported(kind)}
-    profiles = {name: Profile(foreign=foreign.get(name)) for name in types}
+    unsupported = {name: str(kind) for name, kind in types.items() if not is_supported(kind)}
+    profiles = {name: Profile(unsupported=unsupported.get(name)) for name in types}
     rows = 0
     for frame in read_table(
         path,
         header=header,
         separator=separator,
-        ignored=foreign,
+        ignored=unsupported,
         limits=limits,
         progress=progress,
     ):
@@ -308,11 +315,11 @@ def _assign_roles(
                 known += f", …, {list(profiles)[-1]!r}"  # often the target
             raise DataError(path, f"a column among {known}", repr(name), "Check the spelling.")
         profile = profiles[name]
-        if profile.foreign or profile.widths:
+        if profile.unsupported or profile.widths:
             raise DataError(
                 f"{path}: column {name!r}",
                 "single values, as numbers or text",
-                f"the type {profile.foreign}" if profile.foreign else "lists",
+                f"the type {profile.unsupported}" if profile.unsupported else "lists",
                 "Convert the column, or name another.",
             )
     if target in ids:
@@ -325,7 +332,7 @@ def _assign_roles(
     candidates = [
         name
         for name, profile in profiles.items()
-        if not (profile.foreign or profile.widths or name in ids or name in groups)
+        if not (profile.unsupported or profile.widths or name in ids or name in groups)
     ]
     named = [name for name in candidates if name.lower() in _TARGET_NAMES]
     guess = target or next(iter(named or candidates[-1:]), None)
@@ -448,20 +455,20 @@ def _propose_feature(profile: Profile, before: Profile, is_group: bool) -> list[
     """Propose a declaration of a feature, or say why it is none."""
     values = profile.sorted_values
     if profile.is_numeric and profile.is_quantity:
-        odd = ", ".join(map(repr, sorted(before.odd or ())))
+        odd = ", ".join(map(repr, sorted(before.non_numeric or ())))
         note = f"mostly numbers, but also {odd}: a missing mark?" if odd else "only numbers"
         return [_read('kind = "number"', note), *_propose_bounds(profile)]
     if values and (is_group or not profile.is_numeric or profile.is_code):
         kind = _read('kind = "category"', "few different values")
         return [kind, _read(f"values = {quoted(values)}", "those that occur")]
-    if profile.foreign is not None:
-        reason = f"a schema cannot read the type {profile.foreign}"
+    if profile.unsupported is not None:
+        reason = f"a schema cannot read the type {profile.unsupported}"
     elif not profile.present:
         reason = "no record has a value"
     elif profile.values is not None:
         reason = "the same in every record"
     elif profile.is_mostly_numeric:
-        odd = ", ".join(repr(text[:20]) for text in sorted(profile.odd or ()))
+        odd = ", ".join(repr(text[:20]) for text in sorted(profile.non_numeric or ()))
         reason = f"mostly numbers, but also {odd}: write them as numbers?"
     elif profile.longest > 30:
         reason = 'free text? Then kind = "text", and no other features'

@@ -17,8 +17,8 @@ import pyarrow.parquet
 from veracal._types import Array, Floats, Frozen, Ints, Progress
 from veracal.data.arrays import plain_ids, read_npz
 from veracal.data.dataset import Group, concatenate
-from veracal.data.files import DEFAULT_LIMITS, Limits, atomic_file, by_suffix
-from veracal.data.labels import TEXT, Label
+from veracal.data.files import DEFAULT_LIMITS, Limits, atomic_file, check_suffix
+from veracal.data.rows import TEXT, Label
 from veracal.data.scores import Kind, Scores
 from veracal.data.tables import arrays_to_frame, read_table
 from veracal.errors import DataError
@@ -83,8 +83,7 @@ def save_scores(
 
 def check_score_suffix(path: Path) -> str:
     """Return the suffix of a path, which determines the format of saved scores, or raise."""
-    formats = (".npz", ".parquet", ".csv")
-    return by_suffix(path, dict(zip(formats, formats, strict=True)))
+    return check_suffix(path, (".npz", ".parquet", ".csv"))
 
 
 def check_score_columns(scores: Scores, unit: str) -> None:
@@ -511,4 +510,4 @@ _PREDICTIONS: Mapping[str, type[PredictionWriter]] = {
 
 def prediction_writer(path: Path) -> type[PredictionWriter]:
     """Return the writer for the suffix of a path, or raise."""
-    return by_suffix(path, _PREDICTIONS)
+    return _PREDICTIONS[check_suffix(path, _PREDICTIONS)]

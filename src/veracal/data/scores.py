@@ -11,11 +11,12 @@ from scipy.special import log_softmax, logsumexp, softmax
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen, Ints
 from veracal.data.dataset import Group, Records
-from veracal.data.labels import (
+from veracal.data.rows import (
     Label,
     check_classes,
     check_codes,
     check_ids,
+    check_length,
     encode_labels,
     is_immutable,
     read_only,
@@ -138,23 +139,19 @@ class Scores(Records):
                     type(group).__name__,
                     "Construct it with Group.from_values(values, names).",
                 )
-        by_row = {"labels": self.labels, "units": self.units}
-        by_row |= {f"group {name!r}": group.codes for name, group in self.groups.items()}
-        parts: list[tuple[str, Any, int]] = [("classes", classes, k)]
-        parts += [(p, np.atleast_1d(a), n) for p, a in by_row.items() if a is not None]
-        for part, array, expected in parts:
-            if len(array) != expected:
-                raise DataError(
-                    f"{self.name}: {part}",
-                    f"{expected} for scores of shape {values.shape}",
-                    str(len(array)),
-                    f"Pass {expected}.",
-                )
+            check_length(f"{self.name}: group {name!r}", len(group), n)
+        if len(classes) != k:
+            raise DataError(
+                f"{self.name}: classes",
+                f"{k} for scores of shape {values.shape}",
+                str(len(classes)),
+                f"Pass {k}.",
+            )
         where, labels, units = f"{self.name}: labels", self.labels, self.units
         fixed = {
             "values": values,
             "classes": classes,
-            "labels": None if labels is None else check_codes(where, labels, k),
+            "labels": None if labels is None else check_codes(where, labels, k, n),
             "groups": Frozen(self.groups),
             "units": None if units is None else check_ids(units, n, self.name),
         }
@@ -176,10 +173,7 @@ class Scores(Records):
 
         Labels are values of ``classes``; without classes, 0, …, k-1.
         """
-        values = _floats(logits, name)
-        if values.ndim == 1:
-            values = read_only(np.stack([np.zeros_like(values), values], axis=1))
-        return cls._labeled(values, "logits", labels, classes, groups, units, name)
+        return cls._construct("logits", logits, labels, classes, groups, units, name)
 
     @classmethod
     def from_probabilities(
@@ -196,24 +190,27 @@ class Scores(Records):
 
         Labels are values of ``classes``; without classes, 0, …, k-1.
         """
-        values = _floats(probabilities, name)
-        if values.ndim == 1:
-            _check_range(values, name)  # so that an error names the value that was passed
-            values = read_only(np.stack([1 - values, values], axis=1))
-        return cls._labeled(values, "probabilities", labels, classes, groups, units, name)
+        kind: Kind = "probabilities"
+        return cls._construct(kind, probabilities, labels, classes, groups, units, name)
 
     @classmethod
-    def _labeled(
+    def _construct(
         cls,
-        values: Floats,
         kind: Kind,
+        numbers: ArrayLike,
         labels: ArrayLike | None,
         classes: Sequence[Label] | None,
         groups: Mapping[str, Group],
         units: ArrayLike | None,
         name: str,
     ) -> Self:
-        """Construct from label values instead of their indices."""
+        """Construct from label values, and from numbers of one class or of all."""
+        values = _floats(numbers, name)
+        if values.ndim == 1:
+            if kind == "probabilities":
+                _check_range(values, name)  # so that an error names the value that was passed
+            first = np.zeros_like(values) if kind == "logits" else 1 - values
+            values = read_only(np.stack([first, values], axis=1))
         k = values.shape[1]
         declared = check_classes(tuple(range(k)) if classes is None else classes, name)
         codes = None if labels is None else encode_labels(labels, declared, f"{name}: labels")
@@ -344,10 +341,7 @@ class Scores(Records):
         codes: Ints | None = None
         if labels is not None:
             codes = encode_labels(labels, classes, f"{self.name}: labels")
-            if len(codes) != len(self):
-                raise DataError(
-                    f"{self.name}: labels", str(len(self)), str(len(codes)), "Pass one a row."
-                )
+            check_length(f"{self.name}: labels", len(codes), len(self))
         elif self.labels is not None:
             new_index = np.empty(self.n_classes, dtype=np.int64)
             for new, columns in enumerate(members):

@@ -15,8 +15,8 @@ import numpy as np
 from veracal import _checks, _random
 from veracal._types import Array, Floats, Ints
 from veracal.data.dataset import Dataset, unit_numbers
-from veracal.data.labels import TEXT
 from veracal.data.row_digests import digests_of_records, iterate_digests
+from veracal.data.rows import TEXT
 from veracal.errors import DataError
 
 Relation = Literal["add-remove", "replace-one"]
@@ -241,13 +241,14 @@ def even_draws(draws: Floats) -> Floats:
     return shares
 
 
-def keyed_draws(ids: Iterable[bytes], key: bytes) -> Floats:
-    r"""Uniform numbers in [0, 1), each a function of an id and a key only.
+def _keyed_draws(ids: Iterable[bytes], key: str) -> Floats:
+    r"""Uniform numbers in [0, 1), each a function of an id and a public split key only.
 
-    Draw i is the first 53 bits of :math:`\mathrm{BLAKE2b}_{key}(id_i)`. The same id and key
-    give the same draw, regardless of other records and of their order.
+    Draw i is the first 53 bits of :math:`\mathrm{BLAKE2b}_{h}(id_i)`, where h is a hash of the
+    key. The same id and key give the same draw, regardless of other records and of their order.
     """
-    keyed = hashlib.blake2b(key=key, digest_size=8)
+    hash_key = hashlib.blake2b(key.encode(), person=b"veracal split").digest()
+    keyed = hashlib.blake2b(key=hash_key, digest_size=8)
     digests = bytearray()
     for content in ids:
         state = keyed.copy()  # the key is hashed only once
@@ -258,21 +259,16 @@ def keyed_draws(ids: Iterable[bytes], key: bytes) -> Floats:
     return draws
 
 
-def _split_secret(key: str) -> bytes:
-    """Hash key that is derived from a public split key."""
-    return hashlib.blake2b(key.encode(), person=b"veracal split").digest()
-
-
 def draws_by_id(ids: Array, key: str) -> Floats:
     """Draw of each unit or slot id under a public split key."""
     texts = (text.encode() for text in ids.astype(TEXT).tolist())
-    return keyed_draws(texts, _split_secret(key))
+    return _keyed_draws(texts, key)
 
 
 def draws_by_digest(digests: Array, key: str) -> Floats:
     """Draw of each row digest under a public split key."""
     texts = (digest.hex().encode() for digest in iterate_digests(digests))
-    return keyed_draws(texts, _split_secret(key))
+    return _keyed_draws(texts, key)
 
 
 def record_digests(dataset: Dataset) -> Array:

@@ -153,11 +153,11 @@ def arrays_to_frame(arrays: dict[str, Any], path: Path, limits: Limits) -> pl.Da
     limits.check("columns", len(arrays), path)
     lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
-        found = (f"{k}: {'a single value' if n is None else n}" for k, n in lengths.items())
+        actual = (f"{k}: {'a single value' if n is None else n}" for k, n in lengths.items())
         raise DataError(
             path,
             "arrays with one entry for each record",
-            ", ".join(found),
+            ", ".join(actual),
             "Save arrays of equal length.",
         )
     columns = {}

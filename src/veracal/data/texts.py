@@ -12,8 +12,8 @@ from veracal import _checks
 from veracal._types import Frozen, Progress
 from veracal.data.dataset import Dataset, Group, check_learnable
 from veracal.data.files import DEFAULT_LIMITS, Limits, open_file, parse_json
-from veracal.data.labels import TEXT, Label, check_classes, first_of
 from veracal.data.row_digests import as_digests, digest_of_texts
+from veracal.data.rows import TEXT, Label, check_classes, first_of
 from veracal.errors import DataError, LimitError, SchemaError
 
 
@@ -224,6 +224,10 @@ class TextForm:
     broken : int
         Number of lines that may be skipped because they have another number of columns: a
         known fact about a published file. With 0 they are errors.
+    size : int, optional
+        Public number of records. It is never compared with the real one.
+    name : str, optional
+        Name of the data; by default that of the file.
     """
 
     text: tuple[Column, ...]
@@ -239,6 +243,8 @@ class TextForm:
     header: bool = True
     width: int | None = None
     broken: int = 0
+    size: int | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
         _checks.one_of(("tsv", "jsonl"), lines=self.lines)
@@ -284,8 +290,6 @@ def load_text(
     form: TextForm,
     *,
     limits: Limits = DEFAULT_LIMITS,
-    size: int | None = None,
-    name: str | None = None,
     row_digests: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -293,8 +297,6 @@ def load_text(
 
     Parameters
     ----------
-    size : int, optional
-        Declared number of rows.
     row_digests : bool
         Whether to compute a digest of each record from the columns of the form.
 
@@ -344,9 +346,9 @@ def load_text(
         },
         units=None if form.unit is None else columns[-1],
         row_digests=as_digests(map(digest_of_texts, rows)) if row_digests else None,
-        size=size,
+        size=form.size,
         may_drop=form.may_drop,
-        name=path.name if name is None else name,
+        name=path.name if form.name is None else form.name,
     )
     check_learnable(dataset, path)
     return dataset

@@ -189,7 +189,7 @@ def extract(
     With any extractor of this package, a record's feature is a function of the record, the
     extractor's settings and this machine's arithmetic (:meth:`Extractor.fingerprint`): adding,
     removing, changing or reordering other records does not change it, bit for bit, under the
-    conditions of :func:`~veracal.data.rows.score_independently`. Neighboring data sets thus become
+    conditions of :func:`~veracal.data.score_independently`. Neighboring data sets thus become
     neighboring data sets, and extraction costs no privacy. The cache preserves that: it stores
     a whole data set under the hash of everything that its features depend on, so it returns
     what would be computed. Entries for single records would not be better and would leave one

@@ -649,7 +649,7 @@ class PrivateNetwork(DPSGDClassifier):
         """Scores of shape (n, k) whose softmax is :meth:`predict_proba`.
 
         Rows are scored in blocks of one shape, so that the logits of a row depend on that row
-        only (:func:`veracal.data.rows.score_independently`).
+        only (:func:`veracal.data.score_independently`).
         """
         check_is_fitted(self)
         if isinstance(X, MappedRows):  # finite already

@@ -33,7 +33,7 @@ class NetworkScores:
     Guarantees
     ----------
     Rows are scored in blocks of one shape, so that the logits of a row depend on that row only
-    (:func:`veracal.data.rows.score_independently`). Whether all positions of a block give the same
+    (:func:`veracal.data.score_independently`). Whether all positions of a block give the same
     result is tested with the weights and with random ones, for each number of threads.
     """
 

@@ -63,7 +63,7 @@ class Scattering:
     Guarantees
     ----------
     Nothing is learned. The features of an image are a function of that image alone, bit for
-    bit, under the conditions of :func:`veracal.data.rows.score_at_positions`; an image with NaN or
+    bit, under the conditions of :func:`veracal.data.score_at_positions`; an image with NaN or
     infinity affects its own features and no others.
 
     Examples

@@ -58,7 +58,7 @@ def check_query(
     query: Query,
     make_records: MakeRecords = adversarial_scores,
     *,
-    worthless: Any = None,
+    zero_records: Any = None,
     trials: int = 200,
     random_state: int = 0,
 ) -> None:
@@ -70,7 +70,7 @@ def check_query(
     make_records : callable
         ``make_records(n, rng)`` creates n records of the kind that the query reads, with
         extreme values. By default :func:`adversarial_scores`.
-    worthless : records, optional
+    zero_records : records, optional
         Records that must contribute exactly zero, such as invalid ones.
     trials : int
         Number of record sets.
@@ -82,14 +82,14 @@ def check_query(
     >>> from veracal.queries.score_queries import Brier
     >>> check_query(Brier(), trials=5)
     """
-    _check_contract(query, make_records, worthless, trials, random_state, adds_up=True)
+    _check_contract(query, make_records, zero_records, trials, random_state, adds_up=True)
 
 
 def check_statistic(
     query: Query,
     make_records: MakeRecords = adversarial_scores,
     *,
-    worthless: Any = None,
+    zero_records: Any = None,
     trials: int = 200,
     random_state: int = 0,
 ) -> None:
@@ -101,17 +101,17 @@ def check_statistic(
 
     Parameters
     ----------
-    query, make_records, worthless, trials, random_state
+    query, make_records, zero_records, trials, random_state
         As for :func:`check_query`.
     """
     assert isinstance(query, NonAdditive), f"{query.name!r} must be marked as NonAdditive."
-    _check_contract(query, make_records, worthless, trials, random_state, adds_up=False)
+    _check_contract(query, make_records, zero_records, trials, random_state, adds_up=False)
 
 
 def _check_contract(
     query: Query,
     make_records: MakeRecords,
-    worthless: Any,
+    zero_records: Any,
     trials: int,
     random_state: int,
     *,
@@ -124,9 +124,9 @@ def _check_contract(
     _check_statement(query)
     rng = np.random.default_rng(random_state)
     _assert_zero(query, make_records(0, rng), "no records")
-    if worthless is not None:
-        for row in range(len(worthless)):
-            _assert_zero(query, worthless.take(np.array([row])), f"the worthless record {row}")
+    if zero_records is not None:
+        for row in range(len(zero_records)):
+            _assert_zero(query, zero_records.take(np.array([row])), f"the record {row}")
     declared = declared_facts(query)
     for _ in range(trials):
         n = int(rng.integers(1, 40))

@@ -471,7 +471,7 @@ def margins(X: Array | MappedRows, coef: Floats, intercept: Floats) -> Floats:
     Guarantees
     ----------
     The sums of a row have the same bits whatever the other rows are, under the conditions of
-    :func:`veracal.data.rows.score_at_positions`.
+    :func:`veracal.data.score_at_positions`.
     """
     k, d = coef.shape
     # Positions in a block at which a product sums in the same order. The weights of the trial

@@ -94,8 +94,9 @@ class ModelConfig:
     kind : str
         "logistic": logistic regression by DP-SGD. "objective", "output": logistic regression
         by objective or output perturbation. Networks, which need the extra ``torch``: "mlp",
-        dense layers for rows of numbers; "cnn", a convolutional network for images;
-        "features", two dense layers on frozen features of images or texts; "text", which also
+        dense layers for rows of numbers; "cnn", a convolutional network for square
+        images; "features", two dense layers on frozen features of texts, or on those of images
+        that ``veracal data features`` wrote; "text", which also
         fine-tunes the last layers of the frozen network for texts.
     epochs, sampling_rate, clip, learning_rate, weight_decay
         For "logistic" and networks.

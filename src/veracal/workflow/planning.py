@@ -251,7 +251,7 @@ def build_network(settings: ModelConfig, train: Dataset) -> "KnownNetwork":
             train.name,
             f"rows of numbers, which the model {settings.kind!r} takes",
             f"{train.X.dtype} of shape {row}",
-            "Use --model cnn for images, or --model features for images and texts.",
+            "Use --model cnn for images, or --model features for texts.",
         )
     hidden = list(settings.hidden or ())
     if settings.kind == "mlp":

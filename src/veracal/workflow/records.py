@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from veracal._types import Progress
 from veracal.accounting import Budget, Unit
 from veracal.artifact import FrozenEncoder
@@ -177,14 +175,16 @@ def run_budget(config: Config, records: LoadedRecords) -> Budget:
 
 
 def choose_encoder(kind: str, records: Dataset) -> FrozenEncoder | None:
-    """Choose the frozen network that encodes the records, from their form and the model."""
-    texts = records.X.dtype.kind == "T"
-    images = records.X.dtype == np.uint8 and records.X.ndim > 2
-    if kind != "text" and not (kind == "features" and (texts or images)):
-        return None  # rows of numbers are features already
-    from veracal.neural import EfficientNetLite0, MiniLM, MiniLMTokens
+    """Choose the frozen network that encodes texts, from the model.
+
+    Rows of numbers are features already, and so are images, which `veracal data features`
+    encodes.
+    """
+    if kind != "text" and not (kind == "features" and records.X.dtype.kind == "T"):
+        return None
+    from veracal.neural import MiniLM, MiniLMTokens
 
     if kind == "text":
         MiniLMTokens().check(records.X, records.name)
         return FrozenEncoder.of(MiniLMTokens())
-    return FrozenEncoder.of(MiniLM() if texts else EfficientNetLite0())
+    return FrozenEncoder.of(MiniLM())

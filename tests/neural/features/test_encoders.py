@@ -8,7 +8,7 @@ import pytest
 
 from tests.neural.features.test_networks import WORDS as SAID
 from tests.neural.features.test_networks import check_independent, of, pictures, same, texts
-from veracal.data.labels import TEXT
+from veracal.data.rows import TEXT
 from veracal.errors import DataError
 from veracal.neural import ImageEncoder, MiniLM, TextEncoder, extract
 from veracal.neural.pretrained import minilm_folder

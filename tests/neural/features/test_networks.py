@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from veracal.data.dataset import Dataset
-from veracal.data.labels import TEXT
+from veracal.data.rows import TEXT
 from veracal.errors import DataError, MissingExtraError
 from veracal.neural import EfficientNetLite0, MiniLM, extract
 from veracal.neural import pretrained as networks

@@ -257,7 +257,7 @@ def encode_frozen_layers(model: MeanPooled, tokens: Tokens, layers: int = 1) -> 
     Guarantees
     ----------
     The states of a text are a function of that text, bit for bit, under the conditions of
-    :func:`veracal.data.rows.score_independently`: neighboring sets of texts become neighboring sets
+    :func:`veracal.data.score_independently`: neighboring sets of texts become neighboring sets
     of states.
     """
     first, _ = _split_layers(model, layers)
