@@ -47,7 +47,6 @@ from veracal.calibration.private.platt import PrivatePlatt
 from veracal.data import Dataset, Scores
 from veracal.ledger import open_ledger
 from veracal.neural import PrivateNetwork
-from veracal.neural.channel_standardizer import PrivateChannelStandardizer
 from veracal.neural.run import InternalFigures
 from veracal.queries import Curator
 from veracal.training import (
@@ -56,6 +55,7 @@ from veracal.training import (
     NormClipper,
     ObjectivePerturbation,
     OutputPerturbation,
+    PrivateChannelStandardizer,
     PrivateLogisticRegression,
     PrivateSearch,
     PrivateStandardizer,

@@ -7,7 +7,6 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.neural.architectures import KnownNetwork
-    from veracal.neural.channel_standardizer import PrivateChannelStandardizer
     from veracal.neural.distributed import Ranks
     from veracal.neural.encoders import ImageEncoder, TextEncoder
     from veracal.neural.examples import Augment, ImageScaler, as_tensor
@@ -50,7 +49,6 @@ __all__ = [
     "MiniLMTokens",
     "NetworkScores",
     "PrivacyArguments",
-    "PrivateChannelStandardizer",
     "PrivateNetwork",
     "PrivateTrainer",
     "Ranks",

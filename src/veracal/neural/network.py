@@ -75,7 +75,7 @@ from veracal.training import (
     DPSGDClassifier,
     StepCallback,
     TrainingData,
-    check_numeric,
+    check_dataset,
     describe_initial_weights,
     record_trained_weights,
 )
@@ -635,8 +635,7 @@ class PrivateNetwork(DPSGDClassifier):
         return rows, labels
 
     def _check_kind(self, dataset: Dataset) -> None:
-        if not isinstance(dataset, Dataset):
-            check_numeric(dataset)
+        check_dataset(dataset)
         if dataset.X.dtype.kind not in "fiub":
             raise DataError(
                 f"{dataset.name}: features",

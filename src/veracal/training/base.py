@@ -114,13 +114,18 @@ def sort_classes(classes: Sequence[Label]) -> Array:
     return np.unique(np.asarray(check_classes(list(classes), "model")))
 
 
-def check_numeric(dataset: Dataset) -> None:
-    """Reject anything but a data set of numeric features, by shape and type alone."""
+def check_dataset(dataset: object) -> None:
+    """Reject anything but a data set."""
     if not isinstance(dataset, Dataset):
         raise ValueError(
             f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
             "for arrays."
         )
+
+
+def check_numeric(dataset: Dataset) -> None:
+    """Reject anything but a data set of numeric features, by shape and type alone."""
+    check_dataset(dataset)
     if dataset.X.ndim != 2 or dataset.X.dtype.kind not in "fu":
         raise DataError(
             f"{dataset.name}: features",

@@ -71,6 +71,10 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
         """What a fit would have to read from the records because it is not declared."""
         return ()
 
+    def _check_kind(self, dataset: Dataset) -> None:
+        """Reject records of a type that the transformer does not take, by shape and type alone."""
+        check_numeric(dataset)
+
     def _check_form(self, width: int) -> None:
         """Reject rows whose width differs from the declared one."""
 
@@ -106,7 +110,7 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
     def check_records(self, dataset: Dataset) -> None:
         """Reject a data set that cannot be transformed, by public facts alone."""
         self.event()
-        check_numeric(dataset)
+        self._check_kind(dataset)
         self._check_form(dataset.X.shape[1])
 
     def fit_records(self, dataset: Dataset) -> Self:
