@@ -25,8 +25,8 @@ from veracal.data import Dataset, Scores, score
 from veracal.data import rows as fixed_shape
 from veracal.data import scoring as classifiers
 from veracal.data.rows import equivalent_positions, score_independently
-from veracal.neural import predictions as scoring
-from veracal.neural.predictions import NetworkScores
+from veracal.neural import NetworkScores
+from veracal.neural import examples as scoring
 from veracal.training import PrivateLogisticRegression
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
 from veracal.training.pipeline_steps import synthetic_dataset, transform_both

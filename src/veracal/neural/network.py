@@ -3,14 +3,14 @@
 import copy
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
@@ -20,8 +20,8 @@ from torch import nn
 from veracal import _checks, _random
 from veracal._threads import threadpool_limits
 from veracal._types import Array, Floats
-from veracal.accounting import Relation, Unit, event_to_json
-from veracal.data import Dataset, Label, MappedRows
+from veracal.accounting import Unit, event_to_json
+from veracal.data import Dataset, MappedRows
 from veracal.errors import DataError
 from veracal.mechanisms import (
     DPSGD,
@@ -46,6 +46,7 @@ from veracal.neural.examples import (
     Augment,
     IndexedRecords,
     LossFunction,
+    NetworkScores,
     as_tensor,
     cross_entropy,
     replace_each,
@@ -67,7 +68,6 @@ from veracal.neural.module_checks import (
     set_train_mode,
 )
 from veracal.neural.precision import full_precision
-from veracal.neural.predictions import NetworkScores
 from veracal.neural.run import Checkpoint, TrainingRun, progress_bar, training_settings
 from veracal.training import (
     Ablation,
@@ -87,6 +87,7 @@ _CALLABLES = ("loss", "prepare", "augment")
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
 
+@dataclass(eq=False, repr=False)
 class PrivateNetwork(DPSGDClassifier):
     """Any PyTorch module as a classifier that is trained with DP-SGD.
 
@@ -189,68 +190,33 @@ class PrivateNetwork(DPSGDClassifier):
     True
     """
 
+    module: nn.Module | Callable[[], nn.Module]
+    epsilon: float | None = 1.0
+    delta: float = 1e-5
+    _: KW_ONLY
+    noise_multiplier: float | Schedule | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    sampling_rate: float = 0.1
+    clip: float | ClipRule = 1.0
+    optimizer: float | Optimizer | None = None
+    weight_decay: float = 0.0
+    average: Average = 0.0
+    loss: LossFunction | None = None
+    prepare: Callable[[Array], torch.Tensor] | None = None
+    augment: Augment | None = None
+    gradients: EngineName | None = None
+    block: int = BLOCK
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = 50
+    not_private: Ablation | None = None
+    on_step: Hook | None = None
+    across: Ranks | None = None
+    verbose: bool = False
+
     _learning_rate = 0.5
     rows_independent = True  # each row is scored independently, see logits
     any_row_shape = True  # including images and integers
-
-    def __init__(
-        self,
-        module: nn.Module | Callable[[], nn.Module],
-        epsilon: float | None = 1.0,
-        delta: float = 1e-5,
-        *,
-        noise_multiplier: float | Schedule | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        sampling_rate: float = 0.1,
-        clip: float | ClipRule = 1.0,
-        optimizer: float | Optimizer | None = None,
-        weight_decay: float = 0.0,
-        average: Average = 0.0,
-        loss: LossFunction | None = None,
-        prepare: Callable[[Array], torch.Tensor] | None = None,
-        augment: Augment | None = None,
-        gradients: EngineName | None = None,
-        block: int = BLOCK,
-        checkpoint: str | Path | None = None,
-        checkpoint_every: int = 50,
-        not_private: Ablation | None = None,
-        on_step: Hook | None = None,
-        across: Ranks | None = None,
-        verbose: bool = False,
-        classes: Sequence[Label] | None = None,
-        size: int | None = None,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        random_state: int | np.random.Generator | None = None,
-    ) -> None:
-        self.module = module
-        self.epsilon = epsilon
-        self.delta = delta
-        self.noise_multiplier = noise_multiplier
-        self.epochs = epochs
-        self.steps = steps
-        self.sampling_rate = sampling_rate
-        self.clip = clip
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.average = average
-        self.loss = loss
-        self.prepare = prepare
-        self.augment = augment
-        self.gradients = gradients
-        self.block = block
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.not_private = not_private
-        self.on_step = on_step
-        self.across = across
-        self.verbose = verbose
-        self.classes = classes
-        self.size = size
-        self.relation = relation
-        self.unit = unit
-        self.random_state = random_state
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -504,7 +470,7 @@ class PrivateNetwork(DPSGDClassifier):
         check_module(module)
         return module
 
-    def settled(self, dataset: Dataset) -> Self:
+    def resolve_settings(self, dataset: Dataset) -> Self:
         """Return a copy with all searches and trials resolved, for repeated runs.
 
         The noise multiplier is the one for ``epsilon``, and gradients are computed by the first
@@ -529,9 +495,9 @@ class PrivateNetwork(DPSGDClassifier):
         """Return whether there is a checkpoint from which a fit would resume."""
         return self.checkpoint is not None and Path(self.checkpoint).exists()
 
-    def paid(self, by: str) -> None:
+    def set_payment(self, payment: str) -> None:
         """Set the payment of the next fit; a checkpoint resumes only with the same payment."""
-        self._paid = by
+        self._paid = payment
 
     def _run_settings(self, classes: Array) -> dict[str, Any]:
         """Other settings that must be equal to resume a run."""
@@ -601,9 +567,7 @@ class PrivateNetwork(DPSGDClassifier):
                 expected = dp_sgd.expected_batch / strategy.world
                 sums = NetworkSums(engines, records, expected, int(self.block), rng=slot_rng)
                 with sums.threads():
-                    result, weights, noise, self.internal_ = strategy.run_steps(
-                        dp_sgd, run, sums, len(records), rng
-                    )
+                    result, weights, noise, self.internal_ = strategy.run_steps(run, sums, rng)
         self._set_weights(weights)
         trained = (one for one in self.module_.parameters() if one.requires_grad)
         record_trained_weights((one.detach().numpy() for one in trained), self._records_name)
@@ -620,7 +584,7 @@ class PrivateNetwork(DPSGDClassifier):
         self.module_ = trained.eval()
         self._scores = NetworkScores(self.module_, self._form, self._prepare_rows)
 
-    def _validated(self, X: Any, y: Any) -> tuple[Any, Array]:
+    def _validate(self, X: Any, y: Any) -> tuple[Any, Array]:
         if self.across is not None:
             raise ValueError(
                 "Expected fit_records(dataset) in a distributed fit, got fit(X, y), which "
@@ -664,15 +628,6 @@ class PrivateNetwork(DPSGDClassifier):
         """Most likely class of each row."""
         labels: Array = self.classes_[self.logits(X).argmax(axis=1)]
         return labels
-
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of the class probabilities, of shape (n, k)."""
-        result: Floats = log_softmax(self.logits(X), axis=1)
-        return result
-
-    def predict_proba(self, X: ArrayLike) -> Floats:
-        """Class probabilities, of shape (n, k)."""
-        return np.exp(self.predict_log_proba(X))
 
     def __sklearn_clone__(self) -> Self:
         if isinstance(self.module, nn.Module):

@@ -221,7 +221,7 @@ def _fit_arrays_with_ledger(
         )
     ledger.charge(event, purpose)
     with mark_charged(ledger):
-        model._fitted(facts)
+        model._fit_data(facts)
     if model.event_ != event:
         raise ValueError(
             f"{purpose!r} was charged as {event!r}, but the fit reports {model.event_!r}. Do "

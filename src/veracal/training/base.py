@@ -334,7 +334,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
             Declared classes, if the model does not declare them.
         """
         self.__dict__.pop("_records_name", None)
-        return self._fitted(self._training_data(X, y, classes))
+        return self._fit_data(self._training_data(X, y, classes))
 
     def _training_data(
         self, X: Any, y: Any, classes: Sequence[Label] | None = None
@@ -342,7 +342,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
         """Checked rows and labels, from which nothing is learned yet."""
         self._check_settings()
         _random.check_state(self.random_state)
-        rows, labels = self._validated(X, y)
+        rows, labels = self._validate(X, y)
         data = infer_training_data(
             rows,
             labels,
@@ -370,7 +370,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
         self.n_features_in_ = dataset.X.shape[1]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
         self._records_name = dataset.name
-        return self._fitted(add_labels(self._public(dataset), dataset))
+        return self._fit_data(add_labels(self._public(dataset), dataset))
 
     def _public(self, dataset: Dataset) -> TrainingData:
         """What the data set or the model declares; reads no record, so infers nothing.
@@ -406,7 +406,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
         """Whether this process holds all records of the fit."""
         return True
 
-    def _fitted(self, data: TrainingData) -> Self:
+    def _fit_data(self, data: TrainingData) -> Self:
         """Learn from the records, and record what the fit may claim."""
         cost = self._cost(data.size)
         rng = _random.generator(self.random_state)
@@ -430,7 +430,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
         """Record whether a ledger was charged for this fit, and the ledger's total."""
         record_charge(self)
 
-    def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
+    def _validate(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
         """Rows and labels, validated as scikit-learn requires."""
         rows = MappedRows.of(X) if isinstance(X, np.memmap) and X.ndim == 2 else X
         if isinstance(rows, MappedRows):
@@ -448,6 +448,19 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
                 f"Expected one label for each of {len(rows)} rows, got {len(labels)}."
             )
         return rows, labels
+
+    @abstractmethod
+    def logits(self, X: ArrayLike) -> Floats:
+        """Scores of shape (n, k) whose softmax is :meth:`predict_proba`."""
+
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithms of the probabilities of the classes, of shape (n, k)."""
+        result: Floats = log_softmax(self.logits(X), axis=1)
+        return result
+
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Probabilities of the classes, of shape (n, k)."""
+        return np.exp(self.predict_log_proba(X))
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies and files: the model without anything internal.
@@ -542,15 +555,6 @@ class LinearClassifier(PrivateEstimator):
         chosen = (sums[:, 0] > 0).astype(int) if sums.shape[1] == 1 else sums.argmax(axis=1)
         labels: Array = self.classes_[chosen]
         return labels
-
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of the probabilities of the classes, of shape (n, k)."""
-        result: Floats = log_softmax(self.logits(X), axis=1)
-        return result
-
-    def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities of the classes, of shape (n, k)."""
-        return np.exp(self.predict_log_proba(X))
 
     def _margins(self, X: Any) -> Floats:
         """Weighted sums of checked rows, of shape (n, rows of weights)."""

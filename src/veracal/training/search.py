@@ -416,7 +416,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         reasons: dict[str, None] = {}  # of all trials, since the others are compared, too
 
         def trial(position: int) -> SearchTrial:
-            model = self._fitted_model(position, train, rng)
+            model = self._fit_model(position, train, rng)
             if charged is not None and model.event_ != charged[position]:
                 raise ValueError(
                     f"{self._settings()[position]!r} was charged as {charged[position]!r}, but "
@@ -428,7 +428,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
 
         best = run_trials(trial, len(self._settings()), number, rng=rng)
         if best is None:
-            model = self._fitted_model(self.default, self._synthetic(data), rng)
+            model = self._fit_model(self.default, self._synthetic(data), rng)
             best = SearchTrial(self.default, model, math.nan)
         self.best_params_ = dict(self._settings()[best.setting])
         self.best_estimator_ = best.model
@@ -448,7 +448,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         self.best_estimator_.not_private_because_ = (*own_reasons, WINNER)
         return tuple(reason for reason in reasons if not reason.endswith(known))
 
-    def _fitted_model(self, position: int, records: Dataset, rng: np.random.Generator) -> Any:
+    def _fit_model(self, position: int, records: Dataset, rng: np.random.Generator) -> Any:
         """A new model with the setting at an index, fitted."""
         model = self._model(position)
         if not _random.is_secret(rng):

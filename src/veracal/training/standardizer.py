@@ -560,7 +560,7 @@ class PrivateChannelStandardizer(MomentTransformer):
         """Number of channels."""
         return int(rows.shape[1] if self.channels is None else self.channels)
 
-    def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
+    def _validate(self, X: Any, *, reset: bool) -> Array | MappedRows:
         """Check the shape of rows; rows that are not finite pass, and contribute nothing."""
         rows = MappedRows.of(X) if isinstance(X, np.memmap) else X
         if not isinstance(rows, MappedRows):
@@ -606,7 +606,7 @@ class PrivateChannelStandardizer(MomentTransformer):
     def transform(self, X: ArrayLike) -> Array:
         """Standardize the channels of rows, which keep their shape and precision."""
         check_is_fitted(self)
-        rows = self._validated(X, reset=False)
+        rows = self._validate(X, reset=False)
         result, done = np.empty(rows.shape, output_dtype(rows[:0])), 0
         for block in _blocks(rows):
             result[done : done + len(block)] = self._apply(block)
