@@ -197,8 +197,8 @@ def test_resolved_networks_have_no_open_settings():
         KnownNetwork("mlp", {"features": 64, "classes": 10}), 2.0, epochs=0.3, size=1797
     )
     resolved = model.resolve_settings(data)
-    assert (settled.epsilon, settled.steps, settled.epochs) == (None, 3, None)
-    assert settled.gradients == "ghost" and settled.event() == model.event()
+    assert (resolved.epsilon, resolved.steps, resolved.epochs) == (None, 3, None)
+    assert resolved.gradients == "ghost" and resolved.event() == model.event()
     given = PrivateNetwork(model.module, None, noise_multiplier=3.0, steps=2, gradients="hooks")
     assert given.resolve_settings(data).get_params() == given.get_params()
     assert engine_for(model, data, data.X[:3]).settings()["model"]
