@@ -286,15 +286,15 @@ class NetworkScores:
                 "values that it cannot represent."
             )
         if not len(typed):
-            return self.try_synthetic()[:0]
+            return self.try_synthetic(1)[:0]
         threads = torch.get_num_threads()  # which divide a block between them
         if threads not in self._scorers:
             self._scorers[threads] = self._test_positions()
         return _two_logits(self._scorers[threads](typed))
 
-    def try_synthetic(self) -> Floats:
-        """Logits of synthetic rows, from one pass without a test of the positions."""
-        return _two_logits(self._forward(self._synthetic))
+    def try_synthetic(self, n: int = SCORING_BLOCK) -> Floats:
+        """Logits of a few synthetic rows, from one pass without a test of the positions."""
+        return _two_logits(self._forward(self._synthetic[:n]))
 
     def _forward(self, rows: Array, module: nn.Module | None = None) -> Floats:
         """Raw outputs for one block of rows, by the network or by another one."""
