@@ -515,7 +515,7 @@ class PrivateChannelStandardizer(MomentTransformer):
     least_variance: float = 1e-4
     channels: int | None = None
 
-    _covers = "the means and spreads of the channels"
+    _covers = "the means and standard deviations of the channels"
     any_row_shape = True  # of any number of axes, also in a pipeline
 
     def _check_settings(self) -> None:
@@ -585,7 +585,7 @@ class PrivateChannelStandardizer(MomentTransformer):
     def _release(self, rows: Array | MappedRows, size: int, rng: np.random.Generator) -> None:
         channels, typical = self._channels(rows), np.asarray(self.typical, dtype=np.float64)
         norms = {"mean_norm": self.mean_norm, "square_norm": self.square_norm}
-        means, spreads = noisy_moments(
+        means, stds = noisy_moments(
             channel_sums(_blocks(rows), channels, **norms, typical=typical),
             size,
             self._multiplier() * channel_sensitivity(self.relation),
@@ -594,7 +594,7 @@ class PrivateChannelStandardizer(MomentTransformer):
             **norms,
             rng=rng,
         )
-        self.mean_, self.scale_ = means * typical, spreads * typical
+        self.mean_, self.scale_ = means * typical, stds * typical
 
     def _apply(self, rows: Array) -> Array:
         values = np.reshape(rows, (len(rows), len(self.mean_), -1))

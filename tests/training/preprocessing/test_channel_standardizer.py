@@ -298,7 +298,9 @@ def test_it_costs_what_the_papers_two_releases_cost_together():
 def test_a_fit_states_its_guarantee(rng):
     rows = rng.uniform(size=(100, 2, 4))
     outputs = PrivateChannelStandardizer(1.0, 1.0, epsilon=1.0, size=100).fit(rows).statement_
-    assert 0.99 < outputs.epsilon <= 1.0 and "means and spreads" in outputs.covers[0]
+    assert (
+        0.99 < outputs.epsilon <= 1.0 and "means and standard deviations" in outputs.covers[0]
+    )
     settings = PrivateChannelStandardizer(1.0, 1.0, epsilon=1.0).fit(rows).statement_
     assert isinstance(settings, NotPrivate) and "declare size" in settings.reasons[0]
 
