@@ -47,48 +47,6 @@ def _if_estimator_has(method: str) -> Callable[[Method], Method]:
     return decorator
 
 
-class BestEstimatorMixin(MetaEstimatorMixin):  # type: ignore[misc]
-    """Predictions by ``best_estimator_``, with the methods of ``estimator``."""
-
-    estimator: Any
-    best_estimator_: Any
-    classes_: Array
-
-    def predict(self, X: ArrayLike) -> Array:
-        """The likeliest class of each row, by the best model."""
-        check_is_fitted(self)
-        labels: Array = self.best_estimator_.predict(X)
-        return labels.astype(self.classes_.dtype, copy=False)
-
-    @_if_estimator_has("predict_proba")
-    def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities of the classes, of shape (n, k), by the best model."""
-        check_is_fitted(self)
-        result: Floats = self.best_estimator_.predict_proba(X)
-        return result
-
-    @_if_estimator_has("predict_log_proba")
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of the probabilities, of shape (n, k), by the best model."""
-        check_is_fitted(self)
-        result: Floats = self.best_estimator_.predict_log_proba(X)
-        return result
-
-    @_if_estimator_has("decision_function")
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Scores of the best model, of shape (n,) for two classes, (n, k) for more."""
-        check_is_fitted(self)
-        result: Floats = self.best_estimator_.decision_function(X)
-        return result
-
-    @_if_estimator_has("logits")
-    def logits(self, X: ArrayLike) -> Floats:
-        """Scores of shape (n, k) of the best model, whose softmax is the probabilities."""
-        check_is_fitted(self)
-        result: Floats = self.best_estimator_.logits(X)
-        return result
-
-
 _BLOCK = 256  # rows that are predicted together
 
 
@@ -217,8 +175,8 @@ def unwrap_classifier(model: Any, dataset: Dataset) -> tuple[Dataset, Any]:
     Scikit-learn would raise an error for values that overflow in a step; here they become zero,
     as they do in the fit.
     """
-    while isinstance(model, PrivatePipeline | BestEstimatorMixin):
-        if isinstance(model, BestEstimatorMixin):
+    while isinstance(model, PrivatePipeline | PrivateSearch):
+        if isinstance(model, PrivateSearch):
             model = model.best_estimator_
         else:
             dataset, model = model.transform_dataset(dataset), model.steps[-1][1]
@@ -230,7 +188,7 @@ WINNER = "it is the best model of a search, whose statement applies"
 
 
 @dataclass(eq=False, repr=False)
-class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
+class PrivateSearch(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
     r"""Try settings of a private classifier and keep the best, charged for all trials.
 
     A random number of trials is made, each with a setting drawn at random from a public list,
@@ -479,6 +437,40 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         records = synthetic_dataset(data, self.relation, _labels(data))
         train, _ = self._split(records, np.random.default_rng(0))  # public draws
         return train
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The likeliest class of each row, by the best model."""
+        check_is_fitted(self)
+        labels: Array = self.best_estimator_.predict(X)
+        return labels.astype(self.classes_.dtype, copy=False)
+
+    @_if_estimator_has("predict_proba")
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Probabilities of the classes, of shape (n, k), by the best model."""
+        check_is_fitted(self)
+        result: Floats = self.best_estimator_.predict_proba(X)
+        return result
+
+    @_if_estimator_has("predict_log_proba")
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithms of the probabilities, of shape (n, k), by the best model."""
+        check_is_fitted(self)
+        result: Floats = self.best_estimator_.predict_log_proba(X)
+        return result
+
+    @_if_estimator_has("decision_function")
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Scores of the best model, of shape (n,) for two classes, (n, k) for more."""
+        check_is_fitted(self)
+        result: Floats = self.best_estimator_.decision_function(X)
+        return result
+
+    @_if_estimator_has("logits")
+    def logits(self, X: ArrayLike) -> Floats:
+        """Scores of shape (n, k) of the best model, whose softmax is the probabilities."""
+        check_is_fitted(self)
+        result: Floats = self.best_estimator_.logits(X)
+        return result
 
 
 def _labels(data: TrainingData) -> tuple[Label, ...]:
