@@ -28,6 +28,7 @@ from veracal import _checks, _random
 from veracal._display import DisplayMixin
 from veracal._types import Array, Floats, Ints, aligned
 from veracal.accounting import (
+    RELATIONS,
     REPEATABLE,
     UNFINISHED,
     Event,
@@ -305,9 +306,13 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
     def _cost(self, size: int | None) -> Event | None:
         """Cost of one fit with a declared size; None if the fit is not private."""
 
-    @abstractmethod
     def _check_settings(self) -> None:
-        """Raise unless the settings are valid, private or not."""
+        """Raise unless the settings are valid, private or not; a final class extends it."""
+        _checks.one_of(RELATIONS, relation=self.relation)
+        if not isinstance(self.unit, Unit | None):
+            raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
+        if self.size is not None:
+            _checks.whole(size=self.size)
 
     @abstractmethod
     def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:

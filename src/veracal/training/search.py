@@ -281,6 +281,7 @@ class PrivateSearch(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
     delta: float = 1e-5
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         _checks.positive(mean=self.mean, score_noise=self.score_noise, delta=self.delta)
         _checks.one_of(RUN_DISTRIBUTIONS, distribution=self.distribution)
         Search(self._score_event(), self.mean, self.distribution)
