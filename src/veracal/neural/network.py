@@ -111,7 +111,7 @@ class PrivateNetwork(DPSGDClassifier):
     optimizer : float > 0, Optimizer or None
         A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
     weight_decay : float >= 0
-    average : float in [0, 1] or Moving
+    average : float in [0, 1] or ExponentialAverage
         Fraction of the last steps whose weights are averaged, or a moving average; 0 uses the
         last weights.
     loss : callable, optional
@@ -287,19 +287,19 @@ class PrivateNetwork(DPSGDClassifier):
         unit, size = self.unit or Unit(), int(self.size or 0)
         self._received_module = agree_on_fit(self._connect(), check, unit, self.across, size)
 
-    def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
+    def _shared_settings(self, data: TrainingData) -> dict[str, Any]:
         """Settings of a fit that must be equal on all ranks, as JSON values."""
-        dp_sgd, _ = self._resolve_run(facts)
+        dp_sgd, _ = self._resolve_run(data)
         module = self._build_module(np.random.default_rng(0))
         tensors = (*module.named_parameters(), *module.named_buffers())
         return {
             "event": event_to_json(dp_sgd.event()),
             **training_settings(dp_sgd, Layout(module)),
-            **self._run_settings(facts.classes),
+            **self._run_settings(data.classes),
             **{name: repr(getattr(self, name)) for name in ("not_private", "delta", "unit")},
             "across": repr(self.across),
-            "size": facts.size,
-            "rows": [str(facts.X.dtype), list(facts.X.shape[1:])],
+            "size": data.size,
+            "rows": [str(data.X.dtype), list(data.X.shape[1:])],
             "module": [
                 repr(module),
                 *(
@@ -365,9 +365,9 @@ class PrivateNetwork(DPSGDClassifier):
             connection = self._connect()
             self.charged_, self._ledger_total = connection.charged, connection.ledger_total
 
-    def _check_form(self, facts: TrainingData) -> None:
+    def _check_form(self, data: TrainingData) -> None:
         """Reject what would fail after the charge, by a trial on synthetic rows."""
-        self._check_delta(facts.size)
+        self._check_delta(data.size)
         if self.checkpoint is not None and self._leads:
             folder = Path(self.checkpoint).parent
             if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -375,25 +375,25 @@ class PrivateNetwork(DPSGDClassifier):
                     "Expected checkpoint to name a file in an existing, writable folder, got "
                     f"{str(self.checkpoint)!r}. Create the folder first."
                 )
-        module, k = self._build_module(np.random.default_rng(0)), len(facts.classes)
+        module, k = self._build_module(np.random.default_rng(0)), len(data.classes)
         known, trial = KnownNetwork.of(self.module), None
         if known is not None and (self.prepare, self.loss, self.augment) == (None, None, None):
             # Nothing else affects the trial of a network of Veracal's own.
-            form = str(facts.X.dtype), facts.X.shape[1:], k
+            form = str(data.X.dtype), data.X.shape[1:], k
             settings = self._block_size, self.gradients, bool(self._pre_noise)
             trial = repr((known.to_json(), form, *settings))
             if trial in _PASSED_TRIALS:
                 return
         many = _TRIAL_EXAMPLES
         if trial is None:  # Veracal's own networks do not depend on the number of examples
-            batch = self.sampling_rate * facts.size
+            batch = self.sampling_rate * data.size
             largest_batch = math.ceil(batch + 10 * math.sqrt(batch) + 10)
             many = min(self._block_size, max(BLOCK, largest_batch))
         trials = []
         # Dropout draws from the caller's generator.
         with full_precision(), torch.random.fork_rng(devices=[]):
             for n, replacement in ((_TRIAL_EXAMPLES, replace_each), (many, replace_halves)):
-                rows, prepare = synthetic_rows(facts.X, module, 2 * n), self._prepare_rows
+                rows, prepare = synthetic_rows(data.X, module, 2 * n), self._prepare_rows
                 blocks = [synthetic_block(rows[one], k, prepare) for one in replacement(n)]
                 check_prepare(blocks, replacement)
                 if self.augment is not None:
@@ -404,7 +404,7 @@ class PrivateNetwork(DPSGDClassifier):
             set_train_mode(module)
             if self.loss is not None:
                 check_loss(self.loss, outputs, k, 2 * self._block_size)
-            self._choose_engine(module, facts.X, k)
+            self._choose_engine(module, data.X, k)
         if trial is not None:
             _PASSED_TRIALS.add(trial)
 
@@ -479,12 +479,12 @@ class PrivateNetwork(DPSGDClassifier):
         """
         self._check_settings()
         _checks.reject_unsplittable_fit(model=self)
-        facts = self._public(dataset)
-        dp_sgd = self._dp_sgd(facts.size)
+        data = self._public(dataset)
+        dp_sgd = self._dp_sgd(data.size)
         module = self._build_module(np.random.default_rng(0))
         set_train_mode(module)
         with torch.random.fork_rng(devices=[]):
-            _, trial = self._choose_engine(module, facts.X, len(facts.classes))
+            _, trial = self._choose_engine(module, data.X, len(data.classes))
         resolved: Self = clone(self).set_params(gradients=trial.chosen)
         if self.noise_multiplier is None and not isinstance(self._optimizer(), Langevin):
             noise, steps = float(dp_sgd.noise_multipliers()[0]), int(dp_sgd.steps)
@@ -512,7 +512,7 @@ class PrivateNetwork(DPSGDClassifier):
             },
         }
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         init_rng, slot_rng, augment_rng = rng.spawn(3)
         module = self._build_module(init_rng)
         strategy: Leader | Follower = Leader()
@@ -523,14 +523,14 @@ class PrivateNetwork(DPSGDClassifier):
         with strategy.session(module), torch.random.fork_rng(devices=[]):
             set_train_mode(module)
             self._blank = copy.deepcopy(module)  # never sees a record
-            self._form = np.empty((0, *facts.X.shape[1:]), facts.X.dtype)
+            self._form = np.empty((0, *data.X.shape[1:]), data.X.dtype)
             if KnownNetwork.of(self.module) is None:  # Veracal's own have new weights
                 self._initial_weights_note = describe_initial_weights(
                     one.detach().to(torch.float32).numpy() for one in module.parameters()
                 )
-            dp_sgd, reasons = self._resolve_run(facts)
+            dp_sgd, reasons = self._resolve_run(data)
             records = IndexedRecords(
-                facts.X, facts.codes, self._prepare_rows, self.augment, augment_rng
+                data.X, data.codes, self._prepare_rows, self.augment, augment_rng
             )
             layout, checkpoint = Layout(module), None
             if self.checkpoint is not None and strategy.leads:
@@ -556,7 +556,7 @@ class PrivateNetwork(DPSGDClassifier):
                 progress_bar(int(dp_sgd.steps), visible=visible) as run.report_progress,
             ):
                 engine, self.trial_ = self._choose_engine(
-                    module, self._form, len(facts.classes), slot_rng.spawn(1)[0], dp_sgd
+                    module, self._form, len(data.classes), slot_rng.spawn(1)[0], dp_sgd
                 )
                 engines = [engine]
                 threads = torch.get_num_threads() if _random.is_secret(rng) else 1
