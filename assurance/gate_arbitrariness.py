@@ -50,16 +50,16 @@ OF = NoiseModel.__dict__["of"].__func__
 # ---------------------------------------------------------------- mutants
 
 
-def one_sided(sums: Floats, noise: WeightNoise, spare: float, people: int | None) -> Any:
+def one_sided(sums: Floats, noise: WeightNoise, spare: float, individuals: int | None) -> Any:
     """Use a one-sided quantile for a two-sided distance."""
-    if people is None:
-        return TWO(sums, noise, spare, people)
-    half_width = noise.quantile(spare / (2 * people))
+    if individuals is None:
+        return TWO(sums, noise, spare, individuals)
+    half_width = noise.quantile(spare / (2 * individuals))
     low = output._disagreement(noise, np.abs(sums) + half_width)
     return low, output._disagreement(noise, np.maximum(np.abs(sums) - half_width, 0.0))
 
 
-def unshared(sums: Floats, noise: WeightNoise, spare: float, people: int | None) -> Any:
+def unshared(sums: Floats, noise: WeightNoise, spare: float, individuals: int | None) -> Any:
     """Omit the union bound over individuals."""
     return TWO(sums, noise, spare, 1)
 
@@ -206,7 +206,7 @@ def missed_by_output(kind: type, releases: int) -> float:
     ):
         weights, X = rows_with_sums(sums, dimension)
         result = output.output_arbitrariness(
-            weights, X, kind(1.0, dimension), level=LEVEL, people=individuals
+            weights, X, kind(1.0, dimension), level=LEVEL, individuals=individuals
         )
         assert np.isclose(plane_distances(weights, X).sums, sums, atol=1e-6).all()
         classes = max(2, len(weights))
@@ -237,7 +237,7 @@ def missed_by_objective(releases: int) -> float:
             penalty=penalty,
             noise_scale=scale,
             level=LEVEL,
-            people=individuals,
+            individuals=individuals,
             form=form,  # type: ignore[arg-type]
         )
         whom = f"objective, {result.holds_for}"

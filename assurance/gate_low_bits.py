@@ -22,10 +22,9 @@ from scipy import special
 from assurance.ledgers import Patches, patched
 from veracal._types import Bools, Floats
 from veracal.data import Dataset
-from veracal.mechanisms import DPSGD, SGD, Flat, FullBatch, GlobalAdapt, rounded_noise
+from veracal.mechanisms import DPSGD, SGD, Flat, FullBatch, GlobalAdapt, Grid, rounded_noise
 from veracal.mechanisms.clipping import ClippedSum
 from veracal.mechanisms.dp_sgd import PrefetchedNoise
-from veracal.neural import channel_standardizer as channel_moments
 from veracal.training import ObjectivePerturbation, OutputPerturbation
 from veracal.training import objective_perturbation as objective
 from veracal.training import standardizer as moments
@@ -40,7 +39,6 @@ CLOSE = 12  # floats on either side of the noise that an attacker tries
 OUTPUT = "veracal.training.output_perturbation."
 OBJECTIVE = "veracal.training.objective_perturbation."
 MOMENTS = "veracal.training.standardizer."
-CHANNELS = "veracal.neural.channel_standardizer."
 AHEAD = "veracal.mechanisms.dp_sgd.PrefetchedNoise."
 LOOP = "veracal.mechanisms.dp_sgd.DPSGD."
 gaussian, spherical = rounded_noise.rounded_gaussian, rounded_noise.rounded_spherical
@@ -69,21 +67,17 @@ def float_minimizers(X: Any, signs: Any, noise: Any, **settings: Any) -> Floats:
 
 
 def float_moments(
-    sums: Any, size: int, noise_std: float, *, rng: np.random.Generator
+    sums: Any,
+    size: int,
+    noise_std: float,
+    *,
+    grid: Grid,
+    rng: np.random.Generator,
+    **settings: Any,
 ) -> tuple[Floats, Floats]:
     """Floating-point noise on sums, although they are exact."""
-    noisy = sums / moments.GRID_UNITS + rng.normal(0.0, noise_std, sums.shape)
-    means = np.clip(noisy[0] / size, -1.0, 1.0)
-    return means, np.sqrt(np.clip(noisy[1] / size - means**2, moments.MIN_VARIANCE, 1.0))
-
-
-def float_channels(
-    sums: Any, size: int, noise_std: float, *, rng: np.random.Generator, **settings: Any
-) -> tuple[Floats, Floats]:
-    """The same for channels."""
-    step = channel_moments.channel_grid(sums.shape[1]).step
-    noisy = (sums * step + rng.normal(0.0, noise_std, sums.shape)) / size
-    return noisy[0] * settings["mean_norm"], noisy[1]
+    noisy = (sums * grid.step + rng.normal(0.0, noise_std, sums.shape)) / size
+    return noisy[0] * settings.get("mean_norm", 1.0), noisy[1]
 
 
 def float_sum(ahead: PrefetchedNoise, total: Floats, std: float) -> Floats:
@@ -159,11 +153,10 @@ MUTANTS = {
         {"veracal.training.standardizer.rounded_gaussian": smaller(gaussian)}, "moments"
     ),
     "channels: floating-point noise": Subject(
-        {"veracal.neural.channel_standardizer.noisy_channel_moments": float_channels},
-        "channels",
+        {"veracal.training.standardizer.noisy_moments": float_moments}, "channels"
     ),
     "channels: noise times 0.94": Subject(
-        {"veracal.neural.channel_standardizer.rounded_gaussian": smaller(gaussian)}, "channels"
+        {"veracal.training.standardizer.rounded_gaussian": smaller(gaussian)}, "channels"
     ),
     "descent: floating-point noise": Subject(
         {
@@ -381,11 +374,13 @@ def reproduced(task: Any, weights: Floats, penalty: Floats) -> Bools:
 def standardizers(n: int) -> Iterator[float]:
     """Sums of columns that are zero without one record, as many columns as draws."""
     std, size, rng = 2.0, 2**20, np.random.default_rng(0)
-    draws = []
-    for unit in (0, moments.GRID_UNITS):
+    grid, draws = moments.COLUMN_GRID, []
+    settings: dict[str, Any] = {"largest": 1.0, "least_variance": moments.MIN_VARIANCE}
+    for unit in (0, 2**grid.bits):
         sums = np.zeros((2, n), dtype=np.int64)
         sums[0] = unit
-        draws.append(moments.noisy_moments(sums, size, std, rng=rng)[0] * size)
+        means, _ = moments.noisy_moments(sums, size, std, grid=grid, rng=rng, **settings)
+        draws.append(means * size)
     check_normal("standardizer", np.concatenate([draws[0], draws[1] - 1]), std)
     yield share("standardizer", proved(draws[0], draws[1], mu), 1 / std)
 
@@ -393,12 +388,12 @@ def standardizers(n: int) -> Iterator[float]:
 def channels(n: int) -> Iterator[float]:
     """The same for channels of features."""
     std, size, rng = 2.0, 2**20, np.random.default_rng(0)
-    grid, draws = channel_moments.channel_grid(n), []
+    grid, draws = moments.channel_grid(n), []
     settings: dict[str, Any] = {"mean_norm": 1.0, "square_norm": 1.0, "least_variance": 1e-6}
     for unit in (0, 2**grid.bits):
         sums = np.zeros((2, n), dtype=np.int64)
         sums[0] = unit
-        means, _ = channel_moments.noisy_channel_moments(sums, size, std, rng=rng, **settings)
+        means, _ = moments.noisy_moments(sums, size, std, grid=grid, rng=rng, **settings)
         draws.append(means * size)
     check_normal("channels", np.concatenate([draws[0], draws[1] - 1]), std)
     yield share("channels", proved(draws[0], draws[1], mu), 1 / std)

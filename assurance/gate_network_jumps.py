@@ -268,7 +268,7 @@ def shifted(tensor: torch.Tensor, places: int) -> torch.Tensor:
 def same_slots(sums: NetworkSums, rows: Any) -> Any:
     """One slot for each record, by its number from the end: neighbors share all but one."""
     slots = np.random.default_rng(1).permutation(sums._count * sums._capacity)
-    return slots[len(sums._records) - 1 - rows]
+    return slots[len(sums.records) - 1 - rows]
 
 
 def by_order(sums: NetworkSums, rows: Any) -> Any:
@@ -293,7 +293,7 @@ def alone_after_error(
     real, part = block >= 0, torch.zeros_like(total)
     rows = np.where(real, block, block[real][0])
     try:
-        summed = engine.add(sums._records.block(rows, real), clip, part)
+        summed = engine.add(sums.records.block(rows, real), clip, part)
     except Exception:
         for row in block[real] if len(block) > 1 else ():
             alone_after_error(sums, engine, np.array([row]), clip, total, tally)

@@ -28,13 +28,13 @@ from veracal.data import Dataset
 from veracal.errors import DataError
 from veracal.ledger import Ledger, open_ledger
 from veracal.neural import PrivateNetwork
-from veracal.neural.channel_standardizer import PrivateChannelStandardizer
 from veracal.neural.huggingface import data as reading
 from veracal.queries import Curator
 from veracal.training import (
     NormClipper,
     ObjectivePerturbation,
     OutputPerturbation,
+    PrivateChannelStandardizer,
     PrivateLogisticRegression,
     PrivateSearch,
     PrivateStandardizer,

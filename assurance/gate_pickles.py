@@ -47,7 +47,6 @@ from veracal.calibration.private.platt import PrivatePlatt
 from veracal.data import Dataset, Scores
 from veracal.ledger import open_ledger
 from veracal.neural import PrivateNetwork
-from veracal.neural.channel_standardizer import PrivateChannelStandardizer
 from veracal.neural.run import InternalFigures
 from veracal.queries import Curator
 from veracal.training import (
@@ -56,6 +55,7 @@ from veracal.training import (
     NormClipper,
     ObjectivePerturbation,
     OutputPerturbation,
+    PrivateChannelStandardizer,
     PrivateLogisticRegression,
     PrivateSearch,
     PrivateStandardizer,
@@ -94,7 +94,7 @@ def counted(model: Any, facts: Any) -> Any:
     return fitted(model, facts)
 
 
-fitted = PrivateEstimator._fitted
+fitted = PrivateEstimator._fit_data
 ESTIMATOR = "veracal.training.base.PrivateEstimator."
 ALLOWED = {"veracal.neural.run.InternalFigures.__reduce_ex__": object.__reduce_ex__}
 CORRECT: Patches = {}
@@ -104,9 +104,9 @@ MUTANTS: dict[str, Patches] = {
         **ALLOWED,
     },
     "a model keeps its records": {
-        "veracal.training.base.PrivateEstimator._fitted": records_kept
+        "veracal.training.base.PrivateEstimator._fit_data": records_kept
     },
-    "a model keeps their number": {"veracal.training.base.PrivateEstimator._fitted": counted},
+    "a model keeps their number": {"veracal.training.base.PrivateEstimator._fit_data": counted},
 }
 
 

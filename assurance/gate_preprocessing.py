@@ -18,9 +18,10 @@ from sklearn.preprocessing import OneHotEncoder
 from veracal.accounting.events import Gaussian
 from veracal.training import BoundedScaler, DeclaredOneHot, PrivateStandardizer
 from veracal.training.preprocessing import shorten_rows
-from veracal.training.standardizer import GRID_UNITS, moment_sensitivity
+from veracal.training.standardizer import COLUMN_GRID, column_sensitivity
 
 NAME = "preprocessing"
+GRID_UNITS = 2**COLUMN_GRID.bits
 ALPHA = 1e-6
 ODD = (0.0, 5e-324, 1e-300, 0.3, 1.0, -1.0, 0.9999999, 1e6, -1e154, 1e308, -1.7e308)
 BROKEN = (math.nan, math.inf, -math.inf)
@@ -70,14 +71,14 @@ class ReplacedAsRemoved(PrivateStandardizer):
     """Use the sensitivity of add-remove under replace-one."""
 
     def _noise_std(self, width: int) -> float:
-        return self._multiplier() * moment_sensitivity(width, "add-remove")
+        return self._multiplier() * column_sensitivity(width, "add-remove")
 
 
 class OneColumnOnly(PrivateStandardizer):
     """Use the sensitivity of one column for all columns."""
 
     def _noise_std(self, width: int) -> float:
-        return self._multiplier() * moment_sensitivity(1, self.relation)
+        return self._multiplier() * column_sensitivity(1, self.relation)
 
 
 class RawUsed(PrivateStandardizer):
@@ -330,7 +331,7 @@ def compare_noise(subject: Subject, width: int) -> float:
     model = subject.standardizer((-1, 1), noise_multiplier=2.0, size=10**6)
     event = model.event()
     assert isinstance(event, Gaussian)
-    expected = event.noise / event.sensitivity * moment_sensitivity(width, "add-remove")
+    expected = event.noise / event.sensitivity * column_sensitivity(width, "add-remove")
     fits = [model.fit(np.zeros((1, width))).mean_ * 10**6 / expected for _ in range(2)]
     total = float((fits[0] ** 2).sum())
     law = stats.chi2(width)

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from veracal.data import Dataset, Scores, score
 from veracal.data import scoring as classifiers
 from veracal.data.scoring import equivalent_positions, score_independently
-from veracal.neural import predictions as scoring
-from veracal.neural.predictions import NetworkScores
-from veracal.training import PrivateLogisticRegression
+from veracal.neural import NetworkScores
+from veracal.neural import examples as scoring
+from veracal.training import PrivateLogisticRegression, PrivateSearch
 from veracal.training.pipeline import PrivatePipeline, make_private_pipeline
 from veracal.training.pipeline_steps import synthetic_dataset, transform_both
-from veracal.training.search import BestEstimatorMixin, unwrap_classifier
+from veracal.training.search import unwrap_classifier
 
 NAME = "score_places"
 Places = Callable[[int], Sequence[int]]
@@ -207,13 +207,7 @@ def pipeline_changes(others: Places, score: Any) -> int:
     )
     pipeline.fit_records(more)
     scores = score(pipeline, more).values[1:] != score(pipeline, fewer).values
-    search = Found(pipeline)
+    search = PrivateSearch(pipeline, [{}])
+    search.best_estimator_ = pipeline
     turned = unwrap_classifier(search, more)[0].X[1:] != unwrap_classifier(search, fewer)[0].X
     return int(scores.any(axis=1).sum()) + int(turned.any(axis=1).sum())
-
-
-class Found(BestEstimatorMixin):
-    """What a search leaves."""
-
-    def __init__(self, best: Any) -> None:
-        self.best_estimator_ = best

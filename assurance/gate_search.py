@@ -218,9 +218,9 @@ class ScoredOnTraining(PrivateSearch):
 class SplitPerTrial(PrivateSearch):
     """Split the records again for every trial."""
 
-    def _fitted_model(self, position: int, records: Dataset, rng: Any) -> Any:
+    def _fit_model(self, position: int, records: Dataset, rng: Any) -> Any:
         whole = self.__dict__["_whole"]
-        return super()._fitted_model(position, super()._split(whole, rng)[0], rng)
+        return super()._fit_model(position, super()._split(whole, rng)[0], rng)
 
     def _split(self, dataset: Dataset, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
         self.__dict__["_whole"] = dataset
@@ -240,7 +240,7 @@ class FirstRowsHeldOut(PrivateSearch):
 class SameNoise(PrivateSearch):
     """Give every trial the same noise."""
 
-    def _fitted_model(self, position: int, records: Dataset, rng: Any) -> Any:
+    def _fit_model(self, position: int, records: Dataset, rng: Any) -> Any:
         return self._model(position).set_params(random_state=7).fit_records(records)
 
 

@@ -39,7 +39,7 @@ def counted(models: int) -> Iterator[dict[str, float]]:
         (FeaturePairs, "derivatives"): ("pairing", lambda noise, weights: weights.shape[1]),
         (FeaturePairs, "sums"): ("pairing", lambda bends: bends.shape[1]),
         (BatchedProblem, "_derivatives"): ("checking", lambda weights, noise: weights.shape[1]),
-        (BatchedProblem, "_corrected"): ("bending", lambda weights, *_: weights.shape[1]),
+        (BatchedProblem, "_correct"): ("bending", lambda weights, *_: weights.shape[1]),
     }
     kept = {(made, name): getattr(made, name) for made, name in names}
 

@@ -244,7 +244,7 @@ def test_intervals_cover_over_real_releases():
             LinearWeights.of(model), dataset.X, threshold=0.0, **options
         )
         missed += bool(((truth < result.low - 1e-6) | (truth > result.high + 1e-6)).any())
-        shares.append(result.informed_share)
+        shares.append(result.informative_share)
     assert missed / 100 <= 0.1 + 5 * np.sqrt(0.09 / 100) and np.mean(shares) > 0.1
 
 
@@ -264,7 +264,7 @@ def test_certificates_cover_over_real_releases(classes):
             LinearWeights.of(model), dataset.X, threshold=0.0, **options
         )
         missed += bool((truth > result.high + 0.06).any())
-        content.append(result.informed_share)
+        content.append(result.informative_share)
     assert missed / 300 <= 0.05 and np.mean(content) > 0.2
 
 

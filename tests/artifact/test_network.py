@@ -108,6 +108,27 @@ def test_a_custom_module_needs_its_code(pictures, tmp_path):
     assert PrivateClassifier.from_files(result.files(), "x", module=given, prepare=_halves)
 
 
+def test_loading_computes_one_row_and_the_first_prediction_tests_the_positions(
+    pictures, tmp_path
+):
+    rows = []
+
+    class Counting(nn.Sequential):
+        def forward(self, x):
+            rows.append(len(x))
+            return super().forward(x)
+
+    def module():
+        return Counting(nn.Flatten(), nn.Linear(64, 3))
+
+    place = PrivateClassifier.of(fitted(module, pictures)).save(tmp_path / "e")
+    rows.clear()
+    result = PrivateClassifier.load(place, module=module())
+    assert rows == [1]
+    result.logits(pictures)
+    assert len(rows) > 3 and max(rows) == 64
+
+
 def _halves(rows):
     return torch.from_numpy(rows.astype(np.float32) / 2)
 

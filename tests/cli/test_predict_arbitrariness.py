@@ -89,7 +89,7 @@ def test_json_agrees_and_caveats_are_printed_once(run, home, expected):
     assert [each["prediction"] is None for each in actual["predictions"]] == gone
     reported = actual["arbitrariness"]
     assert reported["level"] == 0.95 and reported["holds_for"] == "all individuals at once"
-    assert reported["informative"] == round(arbitrariness.informed_share * 600) and reported[
+    assert reported["informative"] == round(arbitrariness.informative_share * 600) and reported[
         "abstained"
     ] == sum(gone)
     assert reported["caveats"] == list(arbitrariness.caveats)

@@ -296,7 +296,7 @@ def test_a_third_rank_stops_if_another_fails():
     original = NetworkSums.__call__
 
     def broken(sums, weights, rows, clip):
-        if len(sums._records) == 1:
+        if len(sums.records) == 1:
             raise MemoryError("too little")
         return original(sums, weights, rows, clip)
 

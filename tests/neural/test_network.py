@@ -176,7 +176,7 @@ def test_the_state_of_torchs_generator_is_restored(seed, gradients):
     expected = torch.rand(3)
     torch.manual_seed(5)
     built.fit(X, Y)
-    built.settled(Dataset(X, Y, (0, 1), size=60))
+    built.resolve_settings(Dataset(X, Y, (0, 1), size=60))
     assert torch.equal(torch.rand(3), expected)
 
 

@@ -479,6 +479,6 @@ def test_distributed_and_checkpointed_networks_are_rejected_for_an_audit(tmp_pat
     records = Dataset(X, Y, (0, 1), size=60)
     shared = model(across=Ranks(), size=60, random_state=None)
     with pytest.raises(ValueError, match="this machine alone"):
-        shared.settled(records)
+        shared.resolve_settings(records)
     with pytest.raises(ValueError, match="without a checkpoint"):
-        model(checkpoint=tmp_path / "run").settled(records)
+        model(checkpoint=tmp_path / "run").resolve_settings(records)

@@ -74,7 +74,7 @@ def test_a_network_of_a_table_and_its_artifact(kind, tmp_path):
 def test_texts_with_frozen_features_and_with_fine_tuning(reviews, tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     # Blocks of 64 texts would take 57 passes of a second each, for every loaded network.
-    monkeypatch.setattr("veracal.neural.predictions.SCORING_BLOCK", 4)
+    monkeypatch.setattr("veracal.neural.examples.SCORING_BLOCK", 4)
     features = replace(reviews, model=ModelConfig("features", epochs=1))
     result = run(features, tmp_path / "features")
     texts = [["lovely, part 3"], ["awful, part 4"]]
@@ -196,9 +196,9 @@ def test_resolved_networks_have_no_open_settings():
     model = PrivateNetwork(
         KnownNetwork("mlp", {"features": 64, "classes": 10}), 2.0, epochs=0.3, size=1797
     )
-    settled = model.settled(data)
-    assert (settled.epsilon, settled.steps, settled.epochs) == (None, 3, None)
-    assert settled.gradients == "ghost" and settled.event() == model.event()
+    resolved = model.resolve_settings(data)
+    assert (resolved.epsilon, resolved.steps, resolved.epochs) == (None, 3, None)
+    assert resolved.gradients == "ghost" and resolved.event() == model.event()
     given = PrivateNetwork(model.module, None, noise_multiplier=3.0, steps=2, gradients="hooks")
-    assert given.settled(data).get_params() == given.get_params()
+    assert given.resolve_settings(data).get_params() == given.get_params()
     assert engine_for(model, data, data.X[:3]).settings()["model"]

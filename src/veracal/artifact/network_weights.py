@@ -133,8 +133,10 @@ class NetworkWeights:
             for name, one in state.items():
                 one.copy_(torch.from_numpy(np.array(arrays[name])))
         weights = cls(fresh.eval(), known, prepare_, row, dtype)
+        # One row shows the number of logits. That rows are scored independently is tested before
+        # the first prediction, which takes many times as long.
         try:
-            outputs: Any = weights._scores.try_synthetic().shape[1]
+            outputs: Any = weights._scores.try_synthetic(1).shape[1]
         except Exception as cause:
             outputs = f"an error ({type(cause).__name__})"
         if outputs != classes:

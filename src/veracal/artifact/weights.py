@@ -332,7 +332,7 @@ class NoiseModel:
             w = np.hstack([w, weights.intercept[:, None]])
         options: dict[str, Any] = {
             "level": level,
-            "people": individuals,
+            "individuals": individuals,
             "threshold": threshold,
         }
         if self.mechanism == "objective":

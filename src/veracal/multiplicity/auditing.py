@@ -78,7 +78,7 @@ def engine_for(
         return ObjectiveEngine(model, train, X)
     if type(model) is PrivateLogisticRegression and not unsupported_settings(model, train):
         return DPSGDEngine(model, train, X)
-    if callable(prepare := getattr(model, "settled", None)):
+    if callable(prepare := getattr(model, "resolve_settings", None)):
         model = prepare(train)  # a network is prepared once for all runs
     joblib_backend: Any = backend  # checked by the engine
     return RetrainEngine(model, train, X, jobs=jobs, backend=joblib_backend, address=address)

@@ -7,10 +7,9 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.neural.architectures import KnownNetwork
-    from veracal.neural.channel_standardizer import PrivateChannelStandardizer
     from veracal.neural.distributed import Ranks
     from veracal.neural.encoders import ImageEncoder, TextEncoder
-    from veracal.neural.examples import Augment, ImageScaler, as_tensor
+    from veracal.neural.examples import Augment, ImageScaler, NetworkScores, as_tensor
     from veracal.neural.features import Extractor, extract
     from veracal.neural.huggingface.arguments import PrivacyArguments
     from veracal.neural.huggingface.data import Tokens, tokenize
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from veracal.neural.huggingface.trainer import PrivateTrainer
     from veracal.neural.module_checks import replace_batch_norm
     from veracal.neural.network import PrivateNetwork
-    from veracal.neural.predictions import NetworkScores
     from veracal.neural.pretrained import EfficientNetLite0, MiniLM, MiniLMTokens
     from veracal.neural.scattering import Scattering
     from veracal.neural.train_module import TrainedModule, train
@@ -50,7 +48,6 @@ __all__ = [
     "MiniLMTokens",
     "NetworkScores",
     "PrivacyArguments",
-    "PrivateChannelStandardizer",
     "PrivateNetwork",
     "PrivateTrainer",
     "Ranks",

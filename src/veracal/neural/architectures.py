@@ -139,7 +139,7 @@ def scatter_cnn(
     Two convolutions of 64 filters of 3 x 3 with tanh, the first with max pooling, and one dense
     layer, for features of shape (243, 8, 8), which
     :class:`~veracal.neural.scattering.Scattering` computes from images of shape (3, 32, 32),
-    standardized by a :class:`~veracal.neural.channel_standardizer.PrivateChannelStandardizer`
+    standardized by a :class:`~veracal.training.PrivateChannelStandardizer`
     (Tramèr and Boneh 2021, https://arxiv.org/abs/2011.11660, and their code).
 
     Parameters

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from veracal._types import Floats, Ints
 from veracal.accounting import Unit
 from veracal.errors import WorkerError
-from veracal.mechanisms import DPSGD, ClippedSum, ClipRule, GlobalAdapt, TrainingResult
+from veracal.mechanisms import ClippedSum, ClipRule, GlobalAdapt, TrainingResult
 from veracal.neural.gradient_sums import NetworkSums
 from veracal.neural.run import InternalFigures, NoiseFigures, TrainingRun
 from veracal.queries import charged_total
@@ -419,20 +419,15 @@ class Leader:
             raise
 
     def run_steps(
-        self,
-        dp_sgd: DPSGD,
-        run: TrainingRun,
-        sums: NetworkSums,
-        n: int,
-        rng: np.random.Generator,
+        self, run: TrainingRun, sums: NetworkSums, rng: np.random.Generator
     ) -> RunResult:
         """Take all steps, each with the sums of all ranks, and send the model to them."""
         connection = self._connection
         combined = None if connection is None else CombinedSums(connection, sums)
-        result = dp_sgd.run(
+        result = run.dp_sgd.run(
             run.initial_weights,
             sums if combined is None else combined,
-            n,
+            len(sums.records),
             rng=rng,
             on_step=run,
             start=run.resume_state,
@@ -481,20 +476,16 @@ class Follower:
         yield
 
     def run_steps(
-        self,
-        dp_sgd: DPSGD,
-        run: TrainingRun,
-        sums: NetworkSums,
-        n: int,
-        rng: np.random.Generator,
+        self, run: TrainingRun, sums: NetworkSums, rng: np.random.Generator
     ) -> RunResult:
         """Send the clipped sum over a batch whenever rank 0 requests one."""
+        dp_sgd = run.dp_sgd
         (sampling_rng,) = rng.spawn(1)  # separate for each rank, and never seeded
         while True:
             command, value, payload = self._connection.receive_command()
             if command == RankCommand.OVER:
                 break
-            rows = dp_sgd.sampler.batch(n, sampling_rng)
+            rows = dp_sgd.sampler.batch(len(sums.records), sampling_rng)
             weights = payload.view(torch.float32).numpy()
             self._send(sums(weights, rows, _set_threshold(dp_sgd.clip, value)), sums)
         figures = payload[:24].view(torch.float64)  # three numbers of eight bytes

@@ -209,7 +209,13 @@ def extract(
     if features is not None:
         report_progress(n, n)
     else:
-        features = _compute_features(dataset, extractor, report_progress)
+        score, done = extractor.scorer(dataset.X.shape[1:]), 0
+        features = np.empty((n, extractor.dimension), np.float32)
+        report_progress(0, n)
+        for part in dataset.batches(extractor.block):
+            features[done : done + len(part)] = score(part.X[:])
+            done += len(part)
+            report_progress(done, n)
         if entry is not None:
             if cache_key(dataset, settings, secret) != key:
                 raise DataError(
@@ -233,17 +239,3 @@ def extract(
         row_digests=identity,
         encoded=True,
     )
-
-
-def _compute_features(
-    dataset: Dataset, extractor: Extractor, report_progress: Progress
-) -> Floats:
-    """Compute features of all records, a block at a time."""
-    score, n, done = extractor.scorer(dataset.X.shape[1:]), len(dataset), 0
-    features = np.empty((n, extractor.dimension), np.float32)
-    report_progress(0, n)
-    for part in dataset.batches(extractor.block):
-        features[done : done + len(part)] = score(part.X[:])
-        done += len(part)
-        report_progress(done, n)
-    return features

@@ -156,6 +156,7 @@ class NetworkSums:
 
     Attributes
     ----------
+    records : IndexedRecords
     counts : BatchCounts
         Over all batches so far.
 
@@ -207,7 +208,7 @@ class NetworkSums:
         *,
         rng: np.random.Generator,
     ) -> None:
-        self._engines, self._records = tuple(engines), records
+        self._engines, self.records = tuple(engines), records
         slots = math.ceil(expected_batch + _DEVIATIONS * math.sqrt(expected_batch))
         self._count = math.ceil(slots / block)
         self._capacity = math.ceil(slots / self._count)
@@ -295,7 +296,7 @@ class NetworkSums:
             # Padding copies a record of the block instead of a synthetic one: for a record
             # alone among copies of itself, only the record decides whether the module fails.
             rows = np.where(real, block, block[positions[0]])
-            summed = engine.add(self._records.block(rows, real), clip, part)
+            summed = engine.add(self.records.block(rows, real), clip, part)
         except PartialSumError:
             raise
         except Exception:

@@ -3,14 +3,14 @@
 import copy
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.special import log_softmax
 from sklearn.base import clone
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
@@ -20,8 +20,8 @@ from torch import nn
 from veracal import _checks, _random
 from veracal._threads import threadpool_limits
 from veracal._types import Array, Floats
-from veracal.accounting import Relation, Unit, event_to_json
-from veracal.data import Dataset, Label, MappedRows
+from veracal.accounting import Unit, event_to_json
+from veracal.data import Dataset, MappedRows
 from veracal.errors import DataError
 from veracal.mechanisms import (
     DPSGD,
@@ -46,6 +46,7 @@ from veracal.neural.examples import (
     Augment,
     IndexedRecords,
     LossFunction,
+    NetworkScores,
     as_tensor,
     cross_entropy,
     replace_each,
@@ -67,7 +68,6 @@ from veracal.neural.module_checks import (
     set_train_mode,
 )
 from veracal.neural.precision import full_precision
-from veracal.neural.predictions import NetworkScores
 from veracal.neural.run import Checkpoint, TrainingRun, progress_bar, training_settings
 from veracal.training import (
     Ablation,
@@ -75,7 +75,7 @@ from veracal.training import (
     DPSGDClassifier,
     StepCallback,
     TrainingData,
-    check_numeric,
+    check_dataset,
     describe_initial_weights,
     record_trained_weights,
 )
@@ -87,6 +87,7 @@ _CALLABLES = ("loss", "prepare", "augment")
 Hook = Callable[["PrivateNetwork", Step], bool | None]
 
 
+@dataclass(eq=False, repr=False)
 class PrivateNetwork(DPSGDClassifier):
     """Any PyTorch module as a classifier that is trained with DP-SGD.
 
@@ -110,7 +111,7 @@ class PrivateNetwork(DPSGDClassifier):
     optimizer : float > 0, Optimizer or None
         A number r stands for ``SGD(r)``; None, for ``SGD(0.5)``.
     weight_decay : float >= 0
-    average : float in [0, 1] or Moving
+    average : float in [0, 1] or ExponentialAverage
         Fraction of the last steps whose weights are averaged, or a moving average; 0 uses the
         last weights.
     loss : callable, optional
@@ -189,68 +190,33 @@ class PrivateNetwork(DPSGDClassifier):
     True
     """
 
+    module: nn.Module | Callable[[], nn.Module]
+    epsilon: float | None = 1.0
+    delta: float = 1e-5
+    _: KW_ONLY
+    noise_multiplier: float | Schedule | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    sampling_rate: float = 0.1
+    clip: float | ClipRule = 1.0
+    optimizer: float | Optimizer | None = None
+    weight_decay: float = 0.0
+    average: Average = 0.0
+    loss: LossFunction | None = None
+    prepare: Callable[[Array], torch.Tensor] | None = None
+    augment: Augment | None = None
+    gradients: EngineName | None = None
+    block: int = BLOCK
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = 50
+    not_private: Ablation | None = None
+    on_step: Hook | None = None
+    across: Ranks | None = None
+    verbose: bool = False
+
     _learning_rate = 0.5
     rows_independent = True  # each row is scored independently, see logits
     any_row_shape = True  # including images and integers
-
-    def __init__(
-        self,
-        module: nn.Module | Callable[[], nn.Module],
-        epsilon: float | None = 1.0,
-        delta: float = 1e-5,
-        *,
-        noise_multiplier: float | Schedule | None = None,
-        epochs: float | None = None,
-        steps: int | None = None,
-        sampling_rate: float = 0.1,
-        clip: float | ClipRule = 1.0,
-        optimizer: float | Optimizer | None = None,
-        weight_decay: float = 0.0,
-        average: Average = 0.0,
-        loss: LossFunction | None = None,
-        prepare: Callable[[Array], torch.Tensor] | None = None,
-        augment: Augment | None = None,
-        gradients: EngineName | None = None,
-        block: int = BLOCK,
-        checkpoint: str | Path | None = None,
-        checkpoint_every: int = 50,
-        not_private: Ablation | None = None,
-        on_step: Hook | None = None,
-        across: Ranks | None = None,
-        verbose: bool = False,
-        classes: Sequence[Label] | None = None,
-        size: int | None = None,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        random_state: int | np.random.Generator | None = None,
-    ) -> None:
-        self.module = module
-        self.epsilon = epsilon
-        self.delta = delta
-        self.noise_multiplier = noise_multiplier
-        self.epochs = epochs
-        self.steps = steps
-        self.sampling_rate = sampling_rate
-        self.clip = clip
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.average = average
-        self.loss = loss
-        self.prepare = prepare
-        self.augment = augment
-        self.gradients = gradients
-        self.block = block
-        self.checkpoint = checkpoint
-        self.checkpoint_every = checkpoint_every
-        self.not_private = not_private
-        self.on_step = on_step
-        self.across = across
-        self.verbose = verbose
-        self.classes = classes
-        self.size = size
-        self.relation = relation
-        self.unit = unit
-        self.random_state = random_state
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -321,19 +287,19 @@ class PrivateNetwork(DPSGDClassifier):
         unit, size = self.unit or Unit(), int(self.size or 0)
         self._received_module = agree_on_fit(self._connect(), check, unit, self.across, size)
 
-    def _shared_settings(self, facts: TrainingData) -> dict[str, Any]:
+    def _shared_settings(self, data: TrainingData) -> dict[str, Any]:
         """Settings of a fit that must be equal on all ranks, as JSON values."""
-        dp_sgd, _ = self._resolve_run(facts)
+        dp_sgd, _ = self._resolve_run(data)
         module = self._build_module(np.random.default_rng(0))
         tensors = (*module.named_parameters(), *module.named_buffers())
         return {
             "event": event_to_json(dp_sgd.event()),
             **training_settings(dp_sgd, Layout(module)),
-            **self._run_settings(facts.classes),
+            **self._run_settings(data.classes),
             **{name: repr(getattr(self, name)) for name in ("not_private", "delta", "unit")},
             "across": repr(self.across),
-            "size": facts.size,
-            "rows": [str(facts.X.dtype), list(facts.X.shape[1:])],
+            "size": data.size,
+            "rows": [str(data.X.dtype), list(data.X.shape[1:])],
             "module": [
                 repr(module),
                 *(
@@ -399,9 +365,9 @@ class PrivateNetwork(DPSGDClassifier):
             connection = self._connect()
             self.charged_, self._ledger_total = connection.charged, connection.ledger_total
 
-    def _check_form(self, facts: TrainingData) -> None:
+    def _check_form(self, data: TrainingData) -> None:
         """Reject what would fail after the charge, by a trial on synthetic rows."""
-        self._check_delta(facts.size)
+        self._check_delta(data.size)
         if self.checkpoint is not None and self._leads:
             folder = Path(self.checkpoint).parent
             if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -409,25 +375,25 @@ class PrivateNetwork(DPSGDClassifier):
                     "Expected checkpoint to name a file in an existing, writable folder, got "
                     f"{str(self.checkpoint)!r}. Create the folder first."
                 )
-        module, k = self._build_module(np.random.default_rng(0)), len(facts.classes)
+        module, k = self._build_module(np.random.default_rng(0)), len(data.classes)
         known, trial = KnownNetwork.of(self.module), None
         if known is not None and (self.prepare, self.loss, self.augment) == (None, None, None):
             # Nothing else affects the trial of a network of Veracal's own.
-            form = str(facts.X.dtype), facts.X.shape[1:], k
+            form = str(data.X.dtype), data.X.shape[1:], k
             settings = self._block_size, self.gradients, bool(self._pre_noise)
             trial = repr((known.to_json(), form, *settings))
             if trial in _PASSED_TRIALS:
                 return
         many = _TRIAL_EXAMPLES
         if trial is None:  # Veracal's own networks do not depend on the number of examples
-            batch = self.sampling_rate * facts.size
+            batch = self.sampling_rate * data.size
             largest_batch = math.ceil(batch + 10 * math.sqrt(batch) + 10)
             many = min(self._block_size, max(BLOCK, largest_batch))
         trials = []
         # Dropout draws from the caller's generator.
         with full_precision(), torch.random.fork_rng(devices=[]):
             for n, replacement in ((_TRIAL_EXAMPLES, replace_each), (many, replace_halves)):
-                rows, prepare = synthetic_rows(facts.X, module, 2 * n), self._prepare_rows
+                rows, prepare = synthetic_rows(data.X, module, 2 * n), self._prepare_rows
                 blocks = [synthetic_block(rows[one], k, prepare) for one in replacement(n)]
                 check_prepare(blocks, replacement)
                 if self.augment is not None:
@@ -438,7 +404,7 @@ class PrivateNetwork(DPSGDClassifier):
             set_train_mode(module)
             if self.loss is not None:
                 check_loss(self.loss, outputs, k, 2 * self._block_size)
-            self._choose_engine(module, facts.X, k)
+            self._choose_engine(module, data.X, k)
         if trial is not None:
             _PASSED_TRIALS.add(trial)
 
@@ -504,7 +470,7 @@ class PrivateNetwork(DPSGDClassifier):
         check_module(module)
         return module
 
-    def settled(self, dataset: Dataset) -> Self:
+    def resolve_settings(self, dataset: Dataset) -> Self:
         """Return a copy with all searches and trials resolved, for repeated runs.
 
         The noise multiplier is the one for ``epsilon``, and gradients are computed by the first
@@ -513,12 +479,12 @@ class PrivateNetwork(DPSGDClassifier):
         """
         self._check_settings()
         _checks.reject_unsplittable_fit(model=self)
-        facts = self._public(dataset)
-        dp_sgd = self._dp_sgd(facts.size)
+        data = self._public(dataset)
+        dp_sgd = self._dp_sgd(data.size)
         module = self._build_module(np.random.default_rng(0))
         set_train_mode(module)
         with torch.random.fork_rng(devices=[]):
-            _, trial = self._choose_engine(module, facts.X, len(facts.classes))
+            _, trial = self._choose_engine(module, data.X, len(data.classes))
         resolved: Self = clone(self).set_params(gradients=trial.chosen)
         if self.noise_multiplier is None and not isinstance(self._optimizer(), Langevin):
             noise, steps = float(dp_sgd.noise_multipliers()[0]), int(dp_sgd.steps)
@@ -529,9 +495,9 @@ class PrivateNetwork(DPSGDClassifier):
         """Return whether there is a checkpoint from which a fit would resume."""
         return self.checkpoint is not None and Path(self.checkpoint).exists()
 
-    def paid(self, by: str) -> None:
+    def set_payment(self, payment: str) -> None:
         """Set the payment of the next fit; a checkpoint resumes only with the same payment."""
-        self._paid = by
+        self._paid = payment
 
     def _run_settings(self, classes: Array) -> dict[str, Any]:
         """Other settings that must be equal to resume a run."""
@@ -546,7 +512,7 @@ class PrivateNetwork(DPSGDClassifier):
             },
         }
 
-    def _learn(self, facts: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
+    def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
         init_rng, slot_rng, augment_rng = rng.spawn(3)
         module = self._build_module(init_rng)
         strategy: Leader | Follower = Leader()
@@ -557,14 +523,14 @@ class PrivateNetwork(DPSGDClassifier):
         with strategy.session(module), torch.random.fork_rng(devices=[]):
             set_train_mode(module)
             self._blank = copy.deepcopy(module)  # never sees a record
-            self._form = np.empty((0, *facts.X.shape[1:]), facts.X.dtype)
+            self._form = np.empty((0, *data.X.shape[1:]), data.X.dtype)
             if KnownNetwork.of(self.module) is None:  # Veracal's own have new weights
                 self._initial_weights_note = describe_initial_weights(
                     one.detach().to(torch.float32).numpy() for one in module.parameters()
                 )
-            dp_sgd, reasons = self._resolve_run(facts)
+            dp_sgd, reasons = self._resolve_run(data)
             records = IndexedRecords(
-                facts.X, facts.codes, self._prepare_rows, self.augment, augment_rng
+                data.X, data.codes, self._prepare_rows, self.augment, augment_rng
             )
             layout, checkpoint = Layout(module), None
             if self.checkpoint is not None and strategy.leads:
@@ -590,7 +556,7 @@ class PrivateNetwork(DPSGDClassifier):
                 progress_bar(int(dp_sgd.steps), visible=visible) as run.report_progress,
             ):
                 engine, self.trial_ = self._choose_engine(
-                    module, self._form, len(facts.classes), slot_rng.spawn(1)[0], dp_sgd
+                    module, self._form, len(data.classes), slot_rng.spawn(1)[0], dp_sgd
                 )
                 engines = [engine]
                 threads = torch.get_num_threads() if _random.is_secret(rng) else 1
@@ -601,9 +567,7 @@ class PrivateNetwork(DPSGDClassifier):
                 expected = dp_sgd.expected_batch / strategy.world
                 sums = NetworkSums(engines, records, expected, int(self.block), rng=slot_rng)
                 with sums.threads():
-                    result, weights, noise, self.internal_ = strategy.run_steps(
-                        dp_sgd, run, sums, len(records), rng
-                    )
+                    result, weights, noise, self.internal_ = strategy.run_steps(run, sums, rng)
         self._set_weights(weights)
         trained = (one for one in self.module_.parameters() if one.requires_grad)
         record_trained_weights((one.detach().numpy() for one in trained), self._records_name)
@@ -620,7 +584,7 @@ class PrivateNetwork(DPSGDClassifier):
         self.module_ = trained.eval()
         self._scores = NetworkScores(self.module_, self._form, self._prepare_rows)
 
-    def _validated(self, X: Any, y: Any) -> tuple[Any, Array]:
+    def _validate(self, X: Any, y: Any) -> tuple[Any, Array]:
         if self.across is not None:
             raise ValueError(
                 "Expected fit_records(dataset) in a distributed fit, got fit(X, y), which "
@@ -635,8 +599,7 @@ class PrivateNetwork(DPSGDClassifier):
         return rows, labels
 
     def _check_kind(self, dataset: Dataset) -> None:
-        if not isinstance(dataset, Dataset):
-            check_numeric(dataset)
+        check_dataset(dataset)
         if dataset.X.dtype.kind not in "fiub":
             raise DataError(
                 f"{dataset.name}: features",
@@ -665,15 +628,6 @@ class PrivateNetwork(DPSGDClassifier):
         """Most likely class of each row."""
         labels: Array = self.classes_[self.logits(X).argmax(axis=1)]
         return labels
-
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of the class probabilities, of shape (n, k)."""
-        result: Floats = log_softmax(self.logits(X), axis=1)
-        return result
-
-    def predict_proba(self, X: ArrayLike) -> Floats:
-        """Class probabilities, of shape (n, k)."""
-        return np.exp(self.predict_log_proba(X))
 
     def __sklearn_clone__(self) -> Self:
         if isinstance(self.module, nn.Module):

@@ -369,7 +369,7 @@ class TrainingRun:
         self.resume_state: TrainingState | None = None
         self.report_progress: Callable[[int], None] = lambda done: None
         self.monitor = NoisySumMonitor(dp_sgd, layout.size)
-        self._dp_sgd, self._layout = dp_sgd, layout
+        self.dp_sgd, self._layout = dp_sgd, layout
         self._checkpoint, self._every = checkpoint, every
         self._digests = layout.digests(initial_weights)
         self._last: TrainingState | None = None
@@ -390,9 +390,9 @@ class TrainingRun:
                 self.resume_state, mean = saved
                 self.watch.average.restore(mean)
             elif self._checkpoint.paid is not None:
-                state = self._dp_sgd.optimizer.start(self.initial_weights)
+                state = self.dp_sgd.optimizer.start(self.initial_weights)
                 self._checkpoint.save(
-                    TrainingState(0, self.initial_weights, state, self._dp_sgd.clip), {}
+                    TrainingState(0, self.initial_weights, state, self.dp_sgd.clip), {}
                 )
             yield
 

@@ -213,15 +213,15 @@ def _fit_arrays_with_ledger(
             f"Expected a veracal.data.Dataset with unit ids for a ledger that protects "
             f"{unit!r}, got arrays and unit={model.unit!r}. Nothing was charged."
         )
-    event, facts = model.event(), model._training_data(*arrays)
-    if facts.reasons:
+    event, data = model.event(), model._training_data(*arrays)
+    if data.reasons:
         raise ValueError(
             "Expected complete declarations with a ledger, but "
-            f"{' and '.join(facts.reasons)}. Nothing was charged."
+            f"{' and '.join(data.reasons)}. Nothing was charged."
         )
     ledger.charge(event, purpose)
     with mark_charged(ledger):
-        model._fitted(facts)
+        model._fit_data(data)
     if model.event_ != event:
         raise ValueError(
             f"{purpose!r} was charged as {event!r}, but the fit reports {model.event_!r}. Do "

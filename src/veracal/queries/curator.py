@@ -77,7 +77,7 @@ class ResumableModel(Protocol):
     def has_begun(self) -> bool:
         """Whether there is a checkpoint."""
 
-    def paid(self, by: str) -> None:
+    def set_payment(self, payment: str) -> None:
         """Set the charge of the next fit, which resumes only under the same charge."""
 
 
@@ -363,7 +363,9 @@ class Curator:
             )
             if resumable is not None:
                 records = [self._records.name, self.partition or "", self.version]
-                resumable.paid(digest(canonical({"charge": entry.hash, "records": records})))
+                resumable.set_payment(
+                    digest(canonical({"charge": entry.hash, "records": records}))
+                )
             return self._fit_charged(model, event, purpose)
         except BaseException as problem:
             if shared is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         LinearClassifier,
         PrivateEstimator,
         TrainingData,
-        check_numeric,
+        check_dataset,
         check_size,
         describe_initial_weights,
         margins,
@@ -53,10 +53,9 @@ if TYPE_CHECKING:
         BoundedScaler,
         DeclaredOneHot,
         NormClipper,
-        output_dtype,
     )
     from veracal.training.search import PrivateSearch
-    from veracal.training.standardizer import MomentTransformer, PrivateStandardizer
+    from veracal.training.standardizer import PrivateChannelStandardizer, PrivateStandardizer
     from veracal.training.weight_noise import (
         GammaNoise,
         GaussianNoise,
@@ -79,11 +78,11 @@ __all__ = [
     "GammaNoise",
     "GaussianNoise",
     "LinearClassifier",
-    "MomentTransformer",
     "NormClipper",
     "ObjectivePerturbation",
     "OutputPerturbation",
     "PerturbedClassifier",
+    "PrivateChannelStandardizer",
     "PrivateEstimator",
     "PrivateLogisticRegression",
     "PrivatePipeline",
@@ -95,7 +94,7 @@ __all__ = [
     "TrainingSpec",
     "WeightNoise",
     "bytes_per_model",
-    "check_numeric",
+    "check_dataset",
     "check_size",
     "describe_initial_weights",
     "describe_scope",
@@ -110,7 +109,6 @@ __all__ = [
     "objective_certificate",
     "one_vs_rest_logits",
     "output_arbitrariness",
-    "output_dtype",
     "prepare_fits",
     "record_trained_weights",
     "shared_batches",

@@ -85,14 +85,9 @@ class Arbitrariness:
     caveats: tuple[str, ...] = ()
 
     @property
-    def informed(self) -> Bools:
-        """Individuals whose interval excludes a hundredth of [0, 1] or more."""
-        return is_informative(self.low, self.high)
-
-    @property
-    def informed_share(self) -> float:
+    def informative_share(self) -> float:
         """Share of individuals with an informative interval; 0 without individuals."""
-        return float(np.mean(self.informed)) if len(self.high) else 0.0
+        return float(np.mean(is_informative(self.low, self.high))) if len(self.high) else 0.0
 
 
 def is_informative(low: Floats, high: Floats) -> Bools:
@@ -188,15 +183,15 @@ def failure_probability(level: float) -> float:
     return 1 - level
 
 
-def describe_scope(people: int | None) -> str:
+def describe_scope(individuals: int | None) -> str:
     """The individuals for whom intervals hold together, as text."""
-    if people is None:
+    if individuals is None:
         return "all individuals at once"
-    _checks.whole(people=people)
+    _checks.whole(individuals=individuals)
     return (
         "one individual named beforehand"
-        if people == 1
-        else f"{people} individuals named beforehand"
+        if individuals == 1
+        else f"{individuals} individuals named beforehand"
     )
 
 
@@ -215,7 +210,7 @@ def objective_certificate(
     noise_scale: float,
     residual: float = 0.0,
     level: float = 0.95,
-    people: int | None = None,
+    individuals: int | None = None,
     threshold: float = 0.0,
     form: BoundForm = "sharper",
 ) -> Arbitrariness:
@@ -258,7 +253,7 @@ def objective_certificate(
     residual : float >= 0
         Bound on the solver's final gradient, in both runs.
     level : float in (0, 1)
-    people : int or None
+    individuals : int or None
         Number of individuals, fixed beforehand, for whom all bounds hold together. None: for
         all individuals at once, including any chosen after the release. More than two classes,
         and a threshold other than 0, have bounds for all individuals only.
@@ -279,8 +274,8 @@ def objective_certificate(
     if not 0 <= residual < np.inf:
         raise ValueError(f"Expected a finite residual >= 0, got residual={residual!r}.")
     w, failure = weight_matrix(weights), failure_probability(level)
-    describe_scope(people)
-    named = people if len(w) == 1 and not threshold else None
+    describe_scope(individuals)
+    named = individuals if len(w) == 1 and not threshold else None
     distances = plane_distances(w, X, threshold)
     # In units of the noise scale, in which lengths are Gamma of scale 1.
     unit, slack = penalty / noise_scale, residual / noise_scale

@@ -28,6 +28,7 @@ from veracal import _checks, _random
 from veracal._display import DisplayMixin
 from veracal._types import Array, Floats, Ints, aligned
 from veracal.accounting import (
+    RELATIONS,
     REPEATABLE,
     UNFINISHED,
     Event,
@@ -114,13 +115,18 @@ def sort_classes(classes: Sequence[Label]) -> Array:
     return np.unique(np.asarray(check_classes(list(classes), "model")))
 
 
-def check_numeric(dataset: Dataset) -> None:
-    """Reject anything but a data set of numeric features, by shape and type alone."""
+def check_dataset(dataset: object) -> None:
+    """Reject anything but a data set."""
     if not isinstance(dataset, Dataset):
         raise ValueError(
             f"Expected a data set of veracal.data, got {type(dataset).__name__}. Use fit(X, y) "
             "for arrays."
         )
+
+
+def check_numeric(dataset: Dataset) -> None:
+    """Reject anything but a data set of numeric features, by shape and type alone."""
+    check_dataset(dataset)
     if dataset.X.ndim != 2 or dataset.X.dtype.kind not in "fu":
         raise DataError(
             f"{dataset.name}: features",
@@ -300,9 +306,13 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
     def _cost(self, size: int | None) -> Event | None:
         """Cost of one fit with a declared size; None if the fit is not private."""
 
-    @abstractmethod
     def _check_settings(self) -> None:
-        """Raise unless the settings are valid, private or not."""
+        """Raise unless the settings are valid, private or not; a final class extends it."""
+        _checks.one_of(RELATIONS, relation=self.relation)
+        if not isinstance(self.unit, Unit | None):
+            raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
+        if self.size is not None:
+            _checks.whole(size=self.size)
 
     @abstractmethod
     def _learn(self, data: TrainingData, rng: np.random.Generator) -> tuple[str, ...]:
@@ -329,7 +339,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
             Declared classes, if the model does not declare them.
         """
         self.__dict__.pop("_records_name", None)
-        return self._fitted(self._training_data(X, y, classes))
+        return self._fit_data(self._training_data(X, y, classes))
 
     def _training_data(
         self, X: Any, y: Any, classes: Sequence[Label] | None = None
@@ -337,7 +347,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
         """Checked rows and labels, from which nothing is learned yet."""
         self._check_settings()
         _random.check_state(self.random_state)
-        rows, labels = self._validated(X, y)
+        rows, labels = self._validate(X, y)
         data = infer_training_data(
             rows,
             labels,
@@ -365,7 +375,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
         self.n_features_in_ = dataset.X.shape[1]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit; arrays have none
         self._records_name = dataset.name
-        return self._fitted(add_labels(self._public(dataset), dataset))
+        return self._fit_data(add_labels(self._public(dataset), dataset))
 
     def _public(self, dataset: Dataset) -> TrainingData:
         """What the data set or the model declares; reads no record, so infers nothing.
@@ -401,7 +411,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
         """Whether this process holds all records of the fit."""
         return True
 
-    def _fitted(self, data: TrainingData) -> Self:
+    def _fit_data(self, data: TrainingData) -> Self:
         """Learn from the records, and record what the fit may claim."""
         cost = self._cost(data.size)
         rng = _random.generator(self.random_state)
@@ -425,7 +435,7 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
         """Record whether a ledger was charged for this fit, and the ledger's total."""
         record_charge(self)
 
-    def _validated(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
+    def _validate(self, X: Any, y: Any) -> tuple[Array | MappedRows, Array]:
         """Rows and labels, validated as scikit-learn requires."""
         rows = MappedRows.of(X) if isinstance(X, np.memmap) and X.ndim == 2 else X
         if isinstance(rows, MappedRows):
@@ -443,6 +453,19 @@ class PrivateEstimator(CommonSettings, ChargedFit, ClassifierMixin, DisplayMixin
                 f"Expected one label for each of {len(rows)} rows, got {len(labels)}."
             )
         return rows, labels
+
+    @abstractmethod
+    def logits(self, X: ArrayLike) -> Floats:
+        """Scores of shape (n, k) whose softmax is :meth:`predict_proba`."""
+
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithms of the probabilities of the classes, of shape (n, k)."""
+        result: Floats = log_softmax(self.logits(X), axis=1)
+        return result
+
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Probabilities of the classes, of shape (n, k)."""
+        return np.exp(self.predict_log_proba(X))
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies and files: the model without anything internal.
@@ -537,15 +560,6 @@ class LinearClassifier(PrivateEstimator):
         chosen = (sums[:, 0] > 0).astype(int) if sums.shape[1] == 1 else sums.argmax(axis=1)
         labels: Array = self.classes_[chosen]
         return labels
-
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of the probabilities of the classes, of shape (n, k)."""
-        result: Floats = log_softmax(self.logits(X), axis=1)
-        return result
-
-    def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities of the classes, of shape (n, k)."""
-        return np.exp(self.predict_log_proba(X))
 
     def _margins(self, X: Any) -> Floats:
         """Weighted sums of checked rows, of shape (n, rows of weights)."""

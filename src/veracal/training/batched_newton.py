@@ -437,7 +437,7 @@ class BatchedProblem:
         solved = np.zeros(len(linear), dtype=bool)
         for _ in range(_ROUNDS):
             remaining = np.flatnonzero(~solved)
-            weights[:, remaining], solved[remaining] = self._corrected(
+            weights[:, remaining], solved[remaining] = self._correct(
                 weights[:, remaining], noise[:, remaining], inverse_hessians.of(remaining)
             )
             if solved.all():
@@ -461,7 +461,7 @@ class BatchedProblem:
             passes=_MAX_PASSES,
         )
 
-    def _corrected(
+    def _correct(
         self, weights: Floats, noise: Floats, inverse_hessians: InverseHessians
     ) -> tuple[Floats, Bools]:
         """Take one Newton step in single precision, and bound the gradient after it."""

@@ -19,7 +19,7 @@ from array_api_compat import array_namespace
 
 from veracal import _checks
 from veracal._types import Array, Floats
-from veracal.accounting import RELATIONS, Budget, Event, Relation, Unit, epsilon_for, noise_for
+from veracal.accounting import Budget, Event, Relation, Unit, epsilon_for, noise_for
 from veracal.mechanisms import (
     DPSGD,
     SGD,
@@ -308,9 +308,7 @@ class DPSGDClassifier(PrivateEstimator):
     _learning_rate: float = 1.0  # learning rate of SGD if no optimizer is given
 
     def _check_settings(self) -> None:
-        _checks.one_of(RELATIONS, relation=self.relation)
-        if not isinstance(self.unit, Unit | None):
-            raise ValueError(f"Expected unit to be a Unit or None, got {self.unit!r}.")
+        super()._check_settings()
         if self.on_step is not None and not callable(self.on_step):
             raise ValueError(f"Expected on_step to be callable, got {self.on_step!r}.")
         if isinstance(self.optimizer, type):
@@ -337,7 +335,6 @@ class DPSGDClassifier(PrivateEstimator):
         if self.not_private is not None:
             _checks.one_of(ABLATIONS, not_private=self.not_private)
         if self.size is not None:
-            _checks.whole(size=self.size)
             self._check_delta(self.size)
         # The spec and the run check all other settings when they are built.
         noise = self.noise_multiplier

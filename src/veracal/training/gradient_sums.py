@@ -317,7 +317,7 @@ class GradientSums:
                 chosen = rows[part[0] : part[-1]]
                 inner = [cut - part[0] for cut in part]
                 X = self._read(chosen, thread)
-                residual, count = self._clipped(narrow, X, chosen, inner, clip)
+                residual, count = self._clip(narrow, X, chosen, inner, clip)
                 exceeding += count
                 for start, stop in pairwise(inner):
                     scaled, block = residual[start:stop], X[start:stop]
@@ -333,7 +333,7 @@ class GradientSums:
                     ones += residual.sum(axis=0, dtype=np.float64)
         return slopes, ones, exceeding
 
-    def _clipped(
+    def _clip(
         self, weights: Floats, X: Array, rows: Ints, cuts: list[int], clip: ClipRule
     ) -> tuple[Floats, int]:
         """Clipped residuals of some rows, and the number that exceed a threshold."""

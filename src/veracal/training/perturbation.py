@@ -28,7 +28,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Array, Floats, Ints
-from veracal.accounting import RELATIONS, Relation, Unit
+from veracal.accounting import Relation
 from veracal.data import Dataset, MappedRows
 from veracal.errors import DataError
 from veracal.training.base import (
@@ -323,17 +323,13 @@ class PerturbedClassifier(LinearClassifier):
         """The least penalty that a fit with this norm uses."""
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         _checks.positive(epsilon=self.epsilon)
         _check_range(C=self.C)
-        _checks.one_of(RELATIONS, relation=self.relation)
         if not isinstance(self.fit_intercept, bool | np.bool_):
             raise ValueError(
                 f"Expected fit_intercept to be True or False, got {self.fit_intercept!r}."
             )
-        if self.unit is not None and not isinstance(self.unit, Unit):
-            raise ValueError(f"Expected a Unit or None, got unit={self.unit!r}.")
-        if self.size is not None:
-            _checks.whole(size=self.size)
         if self.classes is not None:
             sort_classes(self.classes)
         if self.norm is not None:

@@ -71,6 +71,10 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
         """What a fit would have to read from the records because it is not declared."""
         return ()
 
+    def _check_kind(self, dataset: Dataset) -> None:
+        """Reject records of a type that the transformer does not take, by shape and type alone."""
+        check_numeric(dataset)
+
     def _check_form(self, width: int) -> None:
         """Reject rows whose width differs from the declared one."""
 
@@ -99,23 +103,23 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Fit to rows X of shape (n, d); y is not used."""
         self._check_settings()
-        rows = self._validated(X, reset=True)
+        rows = self._validate(X, reset=True)
         self._check_form(rows.shape[1])
-        return self._fitted(rows, None)
+        return self._fit_rows(rows, None)
 
     def check_records(self, dataset: Dataset) -> None:
         """Reject a data set that cannot be transformed, by public facts alone."""
         self.event()
-        check_numeric(dataset)
+        self._check_kind(dataset)
         self._check_form(dataset.X.shape[1])
 
     def fit_records(self, dataset: Dataset) -> Self:
         """Fit to a data set, with its declared size; nothing is inferred."""
         self.check_records(dataset)
         self.n_features_in_ = dataset.X.shape[1]
-        return self._fitted(dataset.X, dataset.size)
+        return self._fit_rows(dataset.X, dataset.size)
 
-    def _fitted(self, rows: Array | MappedRows, size: int | None) -> Self:
+    def _fit_rows(self, rows: Array | MappedRows, size: int | None) -> Self:
         """Learn from the rows, and record what the fit may claim."""
         cost = self._cost()
         # The claims of an earlier fit must not remain if this one is interrupted.
@@ -135,12 +139,12 @@ class PrivateTransformer(TransformerMixin, DisplayMixin, ABC):  # type: ignore[m
     def transform(self, X: ArrayLike) -> Array:
         """Transform rows X of shape (n, d) into an array in memory."""
         check_is_fitted(self)
-        rows = self._validated(X, reset=False)
+        rows = self._validate(X, reset=False)
         if isinstance(rows, MappedRows):
             return np.concatenate([self._apply(block) for block in rows.windows(_ROWS)])
         return self._apply(rows)
 
-    def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
+    def _validate(self, X: Any, *, reset: bool) -> Array | MappedRows:
         """Rows, validated as scikit-learn requires."""
         rows = MappedRows.of(X) if isinstance(X, np.memmap) else X
         if not isinstance(rows, MappedRows):
@@ -498,10 +502,10 @@ class DeclaredOneHot(PrivateTransformer):
         names: Array = self.encoder_.get_feature_names_out(input_features)
         return names
 
-    def _validated(self, X: Any, *, reset: bool) -> Array | MappedRows:
+    def _validate(self, X: Any, *, reset: bool) -> Array | MappedRows:
         """Rows of numbers or text; NumPy must not truncate text to a fixed length."""
         if isinstance(X, np.memmap | MappedRows):
-            return super()._validated(X, reset=reset)
+            return super()._validate(X, reset=reset)
         rows: Array = validate_data(
             self, X, dtype=None, ensure_all_finite="allow-nan", reset=reset
         )

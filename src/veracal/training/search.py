@@ -47,48 +47,6 @@ def _if_estimator_has(method: str) -> Callable[[Method], Method]:
     return decorator
 
 
-class BestEstimatorMixin(MetaEstimatorMixin):  # type: ignore[misc]
-    """Predictions by ``best_estimator_``, with the methods of ``estimator``."""
-
-    estimator: Any
-    best_estimator_: Any
-    classes_: Array
-
-    def predict(self, X: ArrayLike) -> Array:
-        """The likeliest class of each row, by the best model."""
-        check_is_fitted(self)
-        labels: Array = self.best_estimator_.predict(X)
-        return labels.astype(self.classes_.dtype, copy=False)
-
-    @_if_estimator_has("predict_proba")
-    def predict_proba(self, X: ArrayLike) -> Floats:
-        """Probabilities of the classes, of shape (n, k), by the best model."""
-        check_is_fitted(self)
-        result: Floats = self.best_estimator_.predict_proba(X)
-        return result
-
-    @_if_estimator_has("predict_log_proba")
-    def predict_log_proba(self, X: ArrayLike) -> Floats:
-        """Logarithms of the probabilities, of shape (n, k), by the best model."""
-        check_is_fitted(self)
-        result: Floats = self.best_estimator_.predict_log_proba(X)
-        return result
-
-    @_if_estimator_has("decision_function")
-    def decision_function(self, X: ArrayLike) -> Floats:
-        """Scores of the best model, of shape (n,) for two classes, (n, k) for more."""
-        check_is_fitted(self)
-        result: Floats = self.best_estimator_.decision_function(X)
-        return result
-
-    @_if_estimator_has("logits")
-    def logits(self, X: ArrayLike) -> Floats:
-        """Scores of shape (n, k) of the best model, whose softmax is the probabilities."""
-        check_is_fitted(self)
-        result: Floats = self.best_estimator_.logits(X)
-        return result
-
-
 _BLOCK = 256  # rows that are predicted together
 
 
@@ -217,8 +175,8 @@ def unwrap_classifier(model: Any, dataset: Dataset) -> tuple[Dataset, Any]:
     Scikit-learn would raise an error for values that overflow in a step; here they become zero,
     as they do in the fit.
     """
-    while isinstance(model, PrivatePipeline | BestEstimatorMixin):
-        if isinstance(model, BestEstimatorMixin):
+    while isinstance(model, PrivatePipeline | PrivateSearch):
+        if isinstance(model, PrivateSearch):
             model = model.best_estimator_
         else:
             dataset, model = model.transform_dataset(dataset), model.steps[-1][1]
@@ -230,7 +188,7 @@ WINNER = "it is the best model of a search, whose statement applies"
 
 
 @dataclass(eq=False, repr=False)
-class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
+class PrivateSearch(MetaEstimatorMixin, PrivateEstimator):  # type: ignore[misc]
     r"""Try settings of a private classifier and keep the best, charged for all trials.
 
     A random number of trials is made, each with a setting drawn at random from a public list,
@@ -323,6 +281,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
     delta: float = 1e-5
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         _checks.positive(mean=self.mean, score_noise=self.score_noise, delta=self.delta)
         _checks.one_of(RUN_DISTRIBUTIONS, distribution=self.distribution)
         Search(self._score_event(), self.mean, self.distribution)
@@ -416,7 +375,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         reasons: dict[str, None] = {}  # of all trials, since the others are compared, too
 
         def trial(position: int) -> SearchTrial:
-            model = self._fitted_model(position, train, rng)
+            model = self._fit_model(position, train, rng)
             if charged is not None and model.event_ != charged[position]:
                 raise ValueError(
                     f"{self._settings()[position]!r} was charged as {charged[position]!r}, but "
@@ -428,7 +387,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
 
         best = run_trials(trial, len(self._settings()), number, rng=rng)
         if best is None:
-            model = self._fitted_model(self.default, self._synthetic(data), rng)
+            model = self._fit_model(self.default, self._synthetic(data), rng)
             best = SearchTrial(self.default, model, math.nan)
         self.best_params_ = dict(self._settings()[best.setting])
         self.best_estimator_ = best.model
@@ -448,7 +407,7 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         self.best_estimator_.not_private_because_ = (*own_reasons, WINNER)
         return tuple(reason for reason in reasons if not reason.endswith(known))
 
-    def _fitted_model(self, position: int, records: Dataset, rng: np.random.Generator) -> Any:
+    def _fit_model(self, position: int, records: Dataset, rng: np.random.Generator) -> Any:
         """A new model with the setting at an index, fitted."""
         model = self._model(position)
         if not _random.is_secret(rng):
@@ -479,6 +438,40 @@ class PrivateSearch(BestEstimatorMixin, PrivateEstimator):
         records = synthetic_dataset(data, self.relation, _labels(data))
         train, _ = self._split(records, np.random.default_rng(0))  # public draws
         return train
+
+    def predict(self, X: ArrayLike) -> Array:
+        """The likeliest class of each row, by the best model."""
+        check_is_fitted(self)
+        labels: Array = self.best_estimator_.predict(X)
+        return labels.astype(self.classes_.dtype, copy=False)
+
+    @_if_estimator_has("predict_proba")
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Probabilities of the classes, of shape (n, k), by the best model."""
+        check_is_fitted(self)
+        result: Floats = self.best_estimator_.predict_proba(X)
+        return result
+
+    @_if_estimator_has("predict_log_proba")
+    def predict_log_proba(self, X: ArrayLike) -> Floats:
+        """Logarithms of the probabilities, of shape (n, k), by the best model."""
+        check_is_fitted(self)
+        result: Floats = self.best_estimator_.predict_log_proba(X)
+        return result
+
+    @_if_estimator_has("decision_function")
+    def decision_function(self, X: ArrayLike) -> Floats:
+        """Scores of the best model, of shape (n,) for two classes, (n, k) for more."""
+        check_is_fitted(self)
+        result: Floats = self.best_estimator_.decision_function(X)
+        return result
+
+    @_if_estimator_has("logits")
+    def logits(self, X: ArrayLike) -> Floats:
+        """Scores of shape (n, k) of the best model, whose softmax is the probabilities."""
+        check_is_fitted(self)
+        result: Floats = self.best_estimator_.logits(X)
+        return result
 
 
 def _labels(data: TrainingData) -> tuple[Label, ...]:

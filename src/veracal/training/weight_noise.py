@@ -215,7 +215,7 @@ def output_arbitrariness(
     noise: WeightNoise,
     *,
     level: float = 0.95,
-    people: int | None = None,
+    individuals: int | None = None,
     threshold: float = 0.0,
 ) -> Arbitrariness:
     r"""Disagreement and flips after output perturbation, from the released weights.
@@ -248,7 +248,7 @@ def output_arbitrariness(
     noise : WeightNoise
         Noise on each row of weights, which is public.
     level : float in (0, 1)
-    people : int or None
+    individuals : int or None
         Number of individuals, fixed beforehand, for whom all intervals hold together. None: for
         all individuals at once, including any chosen after the release.
     threshold : float
@@ -261,16 +261,16 @@ def output_arbitrariness(
     ``level`` over the noise of the release. The estimate of a flip has no guarantee.
     """
     w, failure = weight_matrix(weights), failure_probability(level)
-    holds_for = describe_scope(people)
+    holds_for = describe_scope(individuals)
     if threshold:
-        people, holds_for = None, describe_scope(None)
+        individuals, holds_for = None, describe_scope(None)
     distances = plane_distances(w, X, threshold)
     caveats: tuple[str, ...] = (OVER_THE_NOISE, SAME_RECORDS, SHARED_NOISE, NOT_SELECTED)
     flip = None
     if len(w) > 1:
-        low, high = _multiclass_interval(distances.sums, noise, failure, people)
+        low, high = _multiclass_interval(distances.sums, noise, failure, individuals)
     else:
-        low, high = _binary_interval(distances.sums[:, 0], noise, failure, people)
+        low, high = _binary_interval(distances.sums[:, 0], noise, failure, individuals)
         flip = _estimate_flips(w[0], distances, noise, threshold, X)
         caveats += () if flip is None else (ESTIMATED,)
     low, high = distances.low(low), distances.high(high)
@@ -278,13 +278,13 @@ def output_arbitrariness(
 
 
 def _binary_interval(
-    sums: Floats, noise: WeightNoise, failure: float, people: int | None
+    sums: Floats, noise: WeightNoise, failure: float, individuals: int | None
 ) -> tuple[Floats, Floats]:
     """Lower and upper ends for two classes."""
     bound = noise.length_quantile(failure)
     near = far = bound
-    if people is not None:
-        tail = failure / (2 * people)  # half for each end
+    if individuals is not None:
+        tail = failure / (2 * individuals)  # half for each end
         far, near = noise.quantile(tail), noise.quantile(tail / 2)
         if far >= bound:  # with so many individuals, the bound for all is shorter
             far = near = bound
@@ -296,7 +296,7 @@ def _binary_interval(
 
 
 def _multiclass_interval(
-    sums: Floats, noise: WeightNoise, failure: float, people: int | None
+    sums: Floats, noise: WeightNoise, failure: float, individuals: int | None
 ) -> tuple[Floats, Floats]:
     r"""Lower and upper ends for K > 2 classes, where the largest sum is the decision.
 
@@ -320,8 +320,8 @@ def _multiclass_interval(
     k = sums.shape[1]
     pairs, difference = k * (k - 1) // 2, noise.difference()
     r = difference.length_quantile(failure / pairs)
-    if people is not None:
-        r = min(r, difference.quantile(failure / (2 * people * pairs)))
+    if individuals is not None:
+        r = min(r, difference.quantile(failure / (2 * individuals * pairs)))
     r += 2 * difference.rounding  # of the release, and of another run
     ordered = -np.sort(-sums, axis=1)
     gaps = ordered[:, :1] - ordered[:, 1:]  # between the decision and each other class

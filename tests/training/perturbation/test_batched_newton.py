@@ -112,7 +112,7 @@ def test_solved_models_are_solved(rng):
     seen = []
     for away in 10.0 ** np.arange(-9, 1):
         weights = exact + away * rng.normal(size=exact.shape)
-        moved, good = task._corrected((weights * scales).T, (noise / scales).T, near)
+        moved, good = task._correct((weights * scales).T, (noise / scales).T, near)
         true = left(moved.T / scales, X, signs, noise, penalty)
         assert (true[good] <= TOL).all()
         seen.append(good.mean())

@@ -11,7 +11,7 @@ from veracal.training.output_perturbation import spherical_gamma
 from veracal.training.perturbation import one_log
 
 RNG = np.random.default_rng(0)
-WAYS = [{"form": "closed"}, {"form": "sharper"}, {"people": 1}]
+WAYS = [{"form": "closed"}, {"form": "sharper"}, {"individuals": 1}]
 
 
 def problem(n, d, rng, classes=2):
@@ -46,7 +46,7 @@ def missed(X, used, weights, positive, again, **way):
         result = objective_certificate(w, X, **given, **way)
         below = truth > result.high + error
         row, each = row + below.any(), each + below
-        values.append(result.informed_share)
+        values.append(result.informative_share)
     return row / len(weights), each.max() / len(weights), float(np.mean(values))
 
 
@@ -54,7 +54,7 @@ def test_the_certificate_holds_and_is_informative_for_strong_penalties():
     runs = useful(30, 800)
     for way in WAYS:
         row, each, values = missed(*runs, 800, level=0.9, **way)
-        assert (each if "people" in way else row) <= 0.1
+        assert (each if "individuals" in way else row) <= 0.1
         assert values > 0.8
 
 
@@ -64,7 +64,7 @@ def test_the_certificate_holds_in_400_releases_with_the_bounds_that_are_known():
     X, used, weights, positive = useful(400, 4_000)
     for way in WAYS:
         row, each, values = missed(X, used, weights, positive, 4_000, level=0.95, **way)
-        assert (each if "people" in way else row) <= 0.05
+        assert (each if "individuals" in way else row) <= 0.05
         assert values > 0.85
     away = used.lambda_total / used.noise_scale * np.abs(weights @ X.T).ravel()
     closed = certificate._flip_bounds(away, 5, 0.05, "closed").mean()
@@ -89,7 +89,7 @@ def test_bounds_of_many_classes_equal_their_definition():
     w, X = 30 * RNG.normal(size=(k, d)), RNG.normal(size=(7, d))
     given = {"penalty": 2.0, "noise_scale": 0.7, "residual": 0.1, "level": level}
     for form in ("closed", "sharper"):
-        result = objective_certificate(w, X, **given, form=form, people=9)
+        result = objective_certificate(w, X, **given, form=form, individuals=9)
         assert result.holds_for == "all individuals at once"
         radius = certificate._length_quantile(1 - level ** (1 / k), d)
         for x, high in zip(X, result.high, strict=True):
@@ -104,7 +104,7 @@ def test_bounds_of_many_classes_equal_their_definition():
                 else certificate.distance_tail(lengths, radius, d)
             )
             assert high == pytest.approx(max_disagreement(min(each.sum(), 1.0), k))
-    assert 0 < result.informed_share
+    assert 0 < result.informative_share
 
 
 def test_the_certificate_of_many_classes_holds():
@@ -123,7 +123,7 @@ def test_the_certificate_of_many_classes_holds():
             w, X, penalty=used.lambda_total, noise_scale=used.noise_scale, level=0.9
         )
         failed += bool((truth > result.high + 0.03).any())
-        values.append(result.informed_share)
+        values.append(result.informative_share)
     assert failed / 40 <= 0.1 and np.mean(values) > 0.1
 
 
@@ -184,7 +184,7 @@ def test_a_weak_penalty_gives_no_information():
         np.full(4, 0.1), np.eye(4), penalty=used.lambda_total, noise_scale=used.noise_scale
     )
     assert (
-        result.informed_share == 0.0
+        result.informative_share == 0.0
         and (result.high == 1.0).all()
         and (result.low == 0.0).all()
     )
@@ -206,7 +206,7 @@ def test_a_solver_that_stopped_early_widens_the_bound():
 def test_a_threshold_shifts_the_plane_and_holds_for_all_individuals():
     X = np.hstack([RNG.normal(size=(40, 2)), np.ones((40, 1))])
     w, given = np.array([30.0, -20.0, 5.0]), {"penalty": 1.0, "noise_scale": 1.0}
-    one = objective_certificate(w, X, **given, threshold=4.0, people=2)
+    one = objective_certificate(w, X, **given, threshold=4.0, individuals=2)
     other = objective_certificate(w - np.array([0.0, 0.0, 4.0]), X, **given)
     np.testing.assert_allclose(one.high, other.high)
     assert one.holds_for == "all individuals at once"
@@ -222,7 +222,7 @@ def test_a_threshold_shifts_the_plane_and_holds_for_all_individuals():
         ({"residual": np.nan}, "residual"),
         ({"form": "best"}, "form"),
         ({"level": 0.0}, "level"),
-        ({"people": 0}, "people"),
+        ({"individuals": 0}, "individuals"),
     ],
 )
 def test_invalid_arguments_are_rejected(given, said):

@@ -124,8 +124,8 @@ class Dearer(PrivateStandardizer):
         self.noise_multiplier /= 2
         return reasons
 
-    def _fitted(self, rows, size):
-        super()._fitted(rows, size)
+    def _fit_rows(self, rows, size):
+        super()._fit_rows(rows, size)
         self.event_ = self._cost()
         return self
 

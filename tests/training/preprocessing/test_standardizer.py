@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,16 +13,20 @@ from veracal.data import Dataset
 from veracal.errors import DataError
 from veracal.training import PrivateStandardizer
 from veracal.training.standardizer import (
-    GRID_UNITS,
+    COLUMN_GRID,
     MIN_VARIANCE,
-    moment_sensitivity,
-    moment_sums,
+    column_sensitivity,
+    column_sums,
     noisy_moments,
 )
 
 ODD = [0.0, 5e-324, 0.3, -0.9999999, 1.0, -1.0, 1e6, -1e308, np.inf, -np.inf, np.nan]
 LOW, HIGH = np.full(3, -1.0), np.full(3, 1.0)
 RELATIONS = ("add-remove", "replace-one")
+GRID_UNITS = 2**COLUMN_GRID.bits
+column_moments = partial(
+    noisy_moments, grid=COLUMN_GRID, least_variance=MIN_VARIANCE, largest=1.0
+)
 
 
 def drawn(rng, n):
@@ -56,18 +61,18 @@ def test_sums_equal_their_definition(rng):
     rows = drawn(rng, 60)
     for low, high in ((LOW, HIGH), (np.array([-0.5, 0.0, -2.0]), np.array([0.5, 1.0, 0.25]))):
         np.testing.assert_array_equal(
-            moment_sums([rows], low, high), slow_sums(rows, low, high)
+            column_sums([rows], low, high), slow_sums(rows, low, high)
         )
 
 
 def test_neither_order_nor_blocks_change_a_bit(rng):
     rows = drawn(rng, 97)
-    whole = moment_sums([rows], LOW, HIGH)
-    np.testing.assert_array_equal(moment_sums([rows[::-1]], LOW, HIGH), whole)
+    whole = column_sums([rows], LOW, HIGH)
+    np.testing.assert_array_equal(column_sums([rows[::-1]], LOW, HIGH), whole)
     np.testing.assert_array_equal(
-        moment_sums([rows[:5], rows[5:6], rows[6:]], LOW, HIGH), whole
+        column_sums([rows[:5], rows[5:6], rows[6:]], LOW, HIGH), whole
     )
-    np.testing.assert_array_equal(moment_sums([], LOW, HIGH), 0)
+    np.testing.assert_array_equal(column_sums([], LOW, HIGH), 0)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -77,7 +82,7 @@ def test_one_record_changes_the_sums_by_at_most_the_sensitivity(rng, relation):
         other = rows[1:] if relation == "add-remove" else np.vstack([drawn(rng, 1), rows[1:]])
         if rng.random() < 0.3 and relation == "replace-one":
             other[0] = -rows[0]
-        moved = moment_sums([rows], LOW, HIGH) - moment_sums([other], LOW, HIGH)
+        moved = column_sums([rows], LOW, HIGH) - column_sums([other], LOW, HIGH)
         # In integers, so that rounding cannot hide a difference.
         square = sum(int(k) ** 2 for k in moved.ravel())
         factor = 2 if relation == "add-remove" else 4
@@ -87,7 +92,7 @@ def test_one_record_changes_the_sums_by_at_most_the_sensitivity(rng, relation):
 def test_rounding_does_not_increase_the_sensitivity():
     steps = 1 - np.arange(12) / GRID_UNITS
     values = np.concatenate([steps, -steps, steps - 0.3 / GRID_UNITS])[:, None]
-    sums = np.array([moment_sums([v[None]], LOW[:1], HIGH[:1]).ravel() for v in values])
+    sums = np.array([column_sums([v[None]], LOW[:1], HIGH[:1]).ravel() for v in values])
     moved = sums[:, None] - sums[None]
     assert (moved**2).sum(axis=2).max() == 4 * GRID_UNITS**2  # attained by the end points only
 
@@ -96,9 +101,9 @@ def test_rounding_does_not_increase_the_sensitivity():
 def test_the_stated_sensitivity_is_attained(width):
     low, high = np.full(width, -1.0), np.full(width, 1.0)
     end, other = np.ones((1, width)), -np.ones((1, width))
-    there, gone = moment_sums([end], low, high), moment_sums([other], low, high)
+    there, gone = column_sums([end], low, high), column_sums([other], low, high)
     for relation, moved in (("add-remove", there), ("replace-one", there - gone)):
-        stated = moment_sensitivity(width, relation)
+        stated = column_sensitivity(width, relation)
         assert (
             np.linalg.norm(moved / GRID_UNITS)
             <= stated
@@ -112,8 +117,8 @@ def test_the_stated_sensitivity_is_attained(width):
 
 def test_without_noise_they_are_mean_and_standard_deviation(rng):
     rows = rng.uniform(-0.8, 0.6, (5_000, 3)) ** 3
-    sums = moment_sums([rows], LOW, HIGH)
-    means, spreads = noisy_moments(sums, 5_000, 1e-12, rng=rng)
+    sums = column_sums([rows], LOW, HIGH)
+    means, spreads = column_moments(sums, 5_000, 1e-12, rng=rng)
     np.testing.assert_allclose(means, rows.mean(axis=0), atol=2 / GRID_UNITS)
     np.testing.assert_allclose(spreads, rows.std(axis=0), rtol=1e-4)
 
@@ -121,16 +126,16 @@ def test_without_noise_they_are_mean_and_standard_deviation(rng):
 def test_a_standard_deviation_is_at_least_its_noise():
     nothing = np.zeros((2, 400), int)
     for noise, size, least in ((1e-9, 50, MIN_VARIANCE), (3.0, 100, 0.03), (500.0, 100, 1.0)):
-        _, spreads = noisy_moments(nothing, size, noise, rng=np.random.default_rng(0))
+        _, spreads = column_moments(nothing, size, noise, rng=np.random.default_rng(0))
         assert spreads.min() == pytest.approx(math.sqrt(least)) and spreads.max() <= 1
-    means, _ = noisy_moments(nothing, 1, 50.0, rng=np.random.default_rng(0))
+    means, _ = column_moments(nothing, 1, 50.0, rng=np.random.default_rng(0))
     assert np.abs(means).max() == 1
 
 
 def test_noise_has_its_distribution_and_is_drawn_for_every_entry(rng):
     # The noise is small relative to the declared size, so that nothing is clipped.
     sums = np.full((2, 3_000), GRID_UNITS // 2 * 1_000_000)
-    means, spreads = noisy_moments(sums, 1_000_000, 40.0, rng=rng)
+    means, spreads = column_moments(sums, 1_000_000, 40.0, rng=rng)
     first = means * 1_000_000 - 500_000
     second = (spreads**2 + means**2) * 1_000_000 - 500_000
     for noise in (first, second):
@@ -162,7 +167,7 @@ def test_neighbors_differ_by_at_most_the_events_sensitivity(rng, relation):
         whole, less = (noisy_sums(scaler.fit(part)) for part in (here, there))
         event = scaler.event_
         moved = np.linalg.norm(whole - less) / (event.noise / event.sensitivity)
-        reached.append(moved / (moment_sensitivity(2, relation) / 2.0))
+        reached.append(moved / (column_sensitivity(2, relation) / 2.0))
     assert 0.999 < max(reached) <= 1 + 1e-6
 
 

@@ -14,16 +14,19 @@ from veracal.errors import DataError
 from veracal.ledger import open_ledger
 from veracal.neural import PrivateNetwork
 from veracal.neural.architectures import scatter_cnn
-from veracal.neural.channel_standardizer import (
+from veracal.queries import Curator
+from veracal.training import (
+    BoundedScaler,
     PrivateChannelStandardizer,
+    make_private_pipeline,
+)
+from veracal.training.standardizer import (
     channel_grid,
     channel_moments,
     channel_sensitivity,
     channel_sums,
-    noisy_channel_moments,
+    noisy_moments,
 )
-from veracal.queries import Curator
-from veracal.training import BoundedScaler, make_private_pipeline
 
 RELATIONS = ("add-remove", "replace-one")
 SENSITIVITY = {"add-remove": math.sqrt(2), "replace-one": math.sqrt(6)}
@@ -42,7 +45,7 @@ def drawn(rng, n):
 
 def real_sums(rows, channels, *settings):
     """Sums of vectors, in units of their norms."""
-    return channel_sums(rows, channels, *settings) * channel_grid(channels).step
+    return channel_sums([rows], channels, *settings) * channel_grid(channels).step
 
 
 def slow_sums(rows, mean_norm, square_norm):
@@ -63,15 +66,15 @@ def test_sums_equal_their_definition(rng):
         np.testing.assert_allclose(result, slow_sums(rows, *norms), rtol=1e-5, atol=1e-4)
 
 
-def test_flat_rows_and_blocks_and_single_precision_change_nothing(rng, monkeypatch):
+def test_flat_rows_and_blocks_and_single_precision_change_nothing(rng):
     rows = rng.standard_normal((50, 4, 3, 5)).astype(np.float32)
-    whole = channel_sums(rows, 4, 0.5, 1.0)
-    np.testing.assert_array_equal(channel_sums(rows.reshape(50, 60), 4, 0.5, 1.0), whole)
-    np.testing.assert_array_equal(channel_sums(rows.astype(float), 4, 0.5, 1.0), whole)
-    monkeypatch.setattr("veracal.neural.channel_standardizer._BLOCK_CELLS", 7 * 60)
-    np.testing.assert_array_equal(channel_sums(rows, 4, 0.5, 1.0), whole)
-    np.testing.assert_array_equal(channel_sums(rows[::-1], 4, 0.5, 1.0), whole)
-    np.testing.assert_array_equal(channel_sums(rows[:0], 4, 0.5, 1.0), 0)
+    whole = channel_sums([rows], 4, 0.5, 1.0)
+    np.testing.assert_array_equal(channel_sums([rows.reshape(50, 60)], 4, 0.5, 1.0), whole)
+    np.testing.assert_array_equal(channel_sums([rows.astype(float)], 4, 0.5, 1.0), whole)
+    blocks = rows[:7], rows[7:8], rows[8:]
+    np.testing.assert_array_equal(channel_sums(blocks, 4, 0.5, 1.0), whole)
+    np.testing.assert_array_equal(channel_sums([rows[::-1]], 4, 0.5, 1.0), whole)
+    np.testing.assert_array_equal(channel_sums([], 4, 0.5, 1.0), 0)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 100_000), (64, 1), (2, 9_000), (81, 64)])
@@ -85,12 +88,12 @@ def test_the_moments_of_a_record_do_not_depend_on_others(rng, shape):
 
 def test_a_nonfinite_record_adds_nothing(rng):
     rows = rng.standard_normal((6, 3, 2, 2))
-    rest = channel_sums(np.delete(rows, 2, axis=0), 3, 1.0, 1.0)
+    rest = channel_sums([np.delete(rows, 2, axis=0)], 3, 1.0, 1.0)
     for value in (np.nan, np.inf, -np.inf, 1e308, -1e200):  # whose square is infinite
         rows[2, 1, 0, 1] = value
         means, squares = channel_moments(rows, 3)
         assert np.isnan(means[2]).all() and np.isnan(squares[2]).all()
-        np.testing.assert_array_equal(channel_sums(rows, 3, 1.0, 1.0), rest)
+        np.testing.assert_array_equal(channel_sums([rows], 3, 1.0, 1.0), rest)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -121,9 +124,9 @@ def test_the_stated_sensitivity_is_nearly_attained():
 
 def test_without_noise_they_are_mean_and_standard_deviation(rng):
     rows = rng.normal([[[1.0]], [[-3.0]]], [[[0.5]], [[2.0]]], (4_000, 2, 3, 3))
-    sums = channel_sums(rows, 2, 100.0, 500.0)
+    sums = channel_sums([rows], 2, 100.0, 500.0)
     settings = dict(mean_norm=100.0, square_norm=500.0, least_variance=1e-6, rng=rng)
-    means, spreads = noisy_channel_moments(sums, 4_000, 1e-12, **settings)
+    means, spreads = noisy_moments(sums, 4_000, 1e-12, grid=channel_grid(2), **settings)
     np.testing.assert_allclose(means, rows.mean(axis=(0, 2, 3)), rtol=1e-5)
     np.testing.assert_allclose(spreads, rows.std(axis=(0, 2, 3)), rtol=1e-4)
 
@@ -136,16 +139,23 @@ def test_a_standard_deviation_is_never_below_its_lower_bounds(rng):
         (3.0, 100, 7.0, 1e-3, 0.21),
         (3.0, 100, 1.0, 0.5, 0.5),
     ):
-        _, spreads = noisy_channel_moments(
-            nothing, size, noise, mean_norm=1.0, square_norm=norm, least_variance=floor, rng=rng
+        _, spreads = noisy_moments(
+            nothing,
+            size,
+            noise,
+            grid=channel_grid(400),
+            square_norm=norm,
+            least_variance=floor,
+            rng=rng,
         )
         assert spreads.min() == pytest.approx(math.sqrt(least))
 
 
 def test_noise_has_its_distribution_and_is_drawn_for_every_entry(rng):
-    sums = np.full((2, 3_000), 500_000 << channel_grid(3_000).bits)
+    grid = channel_grid(3_000)
+    sums = np.full((2, 3_000), 500_000 << grid.bits)
     settings = dict(mean_norm=2.0, square_norm=8.0, least_variance=1e-9, rng=rng)
-    means, spreads = noisy_channel_moments(sums, 1_000_000, 40.0, **settings)
+    means, spreads = noisy_moments(sums, 1_000_000, 40.0, grid=grid, **settings)
     first = means / 2.0 * 1_000_000 - 500_000
     second = (spreads**2 + means**2) / 8.0 * 1_000_000 - 500_000
     for noise in (first, second):
@@ -253,13 +263,17 @@ def test_flat_rows_with_declared_channels_give_the_same_result(rng):
     )
 
 
-def test_rows_on_disk_give_the_same_result(rng, tmp_path):
+def test_blocks_and_rows_on_disk_give_the_same_result(rng, tmp_path, monkeypatch):
     rows = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(30, 3, 2, 2))
     rows[:] = rng.standard_normal(rows.shape)
     scaler = PrivateChannelStandardizer(1.0, 1.0, noise_multiplier=1.0, size=30, random_state=0)
-    here, there = clone(scaler).fit(np.array(rows)), clone(scaler).fit(rows)
+    here = clone(scaler).fit(np.array(rows))
+    expected = here.transform(np.array(rows))
+    monkeypatch.setattr("veracal.training.standardizer._BLOCK_CELLS", 7 * 12)
+    there = clone(scaler).fit(rows)
     np.testing.assert_array_equal(here.mean_, there.mean_)
-    np.testing.assert_array_equal(here.transform(np.array(rows)), there.transform(rows))
+    np.testing.assert_array_equal(there.transform(rows), expected)
+    np.testing.assert_array_equal(here.transform(np.array(rows)), expected)
 
 
 def test_epsilon_is_respected_and_nearly_spent():
@@ -284,7 +298,9 @@ def test_it_costs_what_the_papers_two_releases_cost_together():
 def test_a_fit_states_its_guarantee(rng):
     rows = rng.uniform(size=(100, 2, 4))
     outputs = PrivateChannelStandardizer(1.0, 1.0, epsilon=1.0, size=100).fit(rows).statement_
-    assert 0.99 < outputs.epsilon <= 1.0 and "means and spreads" in outputs.covers[0]
+    assert (
+        0.99 < outputs.epsilon <= 1.0 and "means and standard deviations" in outputs.covers[0]
+    )
     settings = PrivateChannelStandardizer(1.0, 1.0, epsilon=1.0).fit(rows).statement_
     assert isinstance(settings, NotPrivate) and "declare size" in settings.reasons[0]
 
