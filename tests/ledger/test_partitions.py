@@ -3,7 +3,7 @@
 import json
 import os
 import sqlite3
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_individuals_are_identified_by_the_declarations(
 ) -> None:
     rule = PartitionRule.for_dataset(records(**more), FRACTIONS, relation, "k")
     assert rule.keyed_by == expected
-    assert PartitionRule.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
+    assert PartitionRule.from_dict(json.loads(json.dumps(asdict(rule)))) == rule
 
 
 def test_a_schema_gives_the_same_rule() -> None:
