@@ -97,7 +97,7 @@ def test_show_prints_partitions_and_entries(run: Run, study: Ledger) -> None:
 def test_show_as_json(run: Run, study: Ledger) -> None:
     printed = json.loads(run("ledger", "show", "study", "--json")[1])
     assert printed["budget"]["epsilon"] == 1 and printed["head"] == study.head
-    assert [part["left"]["epsilon"] for part in printed["parts"]] == [0.25, 0.5]
+    assert [part["left"]["epsilon"] for part in printed["partitions"]] == [0.25, 0.5]
     assert [entry["charged"] for entry in printed["entries"]] == ["0.25", "0.5"]
     assert "answer_hex" not in printed["entries"][1]
 

@@ -286,7 +286,7 @@ def test_an_extension_is_a_second_filter_and_the_caps_add(pairs):
     begin(pairs, [Item("x", Pure(2.9), 1, "train")])
     pairs.extend(epsilon=0.5, delta=1e-6)
     assert pairs.budget == Budget(3.5, 1.1e-5) and pairs.opening.budget == Budget(3.0, DELTA)
-    assert [(e.filter, e.epsilon, e.delta) for e in pairs.extensions] == [(2, 0.5, 1e-6)]
+    assert [(e.filter, e.epsilon, e.delta) for e in pairs.caps.extensions] == [(2, 0.5, 1e-6)]
     with pytest.raises(BudgetError, match="in filter 2"):  # 0.6 are left, in two filters
         begin(pairs, [Item("x", Pure(0.55), 1, "train")], "second")
     begin(pairs, [Item("x", Pure(0.45), 1, "train")], "third")
@@ -320,13 +320,13 @@ def test_divergences_can_be_extended_without_a_delta(renyi):
 
 
 def test_statements_say_that_the_cap_was_raised(pure, tmp_path):
-    assert pure.cap_note is None and "cap" not in ledger_statement(pure).composition
+    assert pure.caps.note is None and "cap" not in ledger_statement(pure).composition
     begin(pure, [Item("x", Pure(0.1))])  # nothing of it is released yet
     pure.extend(epsilon=0.5)
-    assert pure.cap_note == "cap raised before any release"
+    assert pure.caps.note == "cap raised before any release"
     Ledger(pure.path, run=1).charge(Pure(0.1), "x")
     pure.extend(epsilon=0.5)
-    assert pure.cap_note == "cap raised after releases"
+    assert pure.caps.note == "cap raised after releases"
     guarantee = ledger_statement(pure)
     assert guarantee.epsilon == 2.0 and "cap raised after releases" in guarantee.text()
     assert guarantee.covers == ("x",)

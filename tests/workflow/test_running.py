@@ -414,7 +414,9 @@ def test_a_model_is_remeasured_until_no_budget_is_left(tmp_path):
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
     kept = Results.from_bytes((tmp_path / "model" / "results.json").read_bytes())
     assert len(kept.measured) == 4
-    assert {line["used"] for line in kept.ledger["planned"] if line["part"] == "test"} == {4}
+    assert {line["used"] for line in kept.ledger["planned"] if line["partition"] == "test"} == {
+        4
+    }
 
 
 def test_another_ledger_cannot_pay_for_a_measurement(result, tmp_path):

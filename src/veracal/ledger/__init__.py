@@ -6,6 +6,7 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.ledger.chain import (
+        Caps,
         Entry,
         EpsilonDelta,
         Extension,
@@ -39,15 +40,14 @@ if TYPE_CHECKING:
         Renyi,
         best_order,
         decimal_fraction,
-        divide_micro_epsilon,
         merge_items,
         read_plan,
-        unpaid_items,
     )
     from veracal.ledger.verification import ledger_statement, ledger_total
 
 __all__ = [
     "AssignmentNotice",
+    "Caps",
     "Cost",
     "Entry",
     "EpsilonDelta",
@@ -69,7 +69,6 @@ __all__ = [
     "default_ledger_path",
     "digest",
     "display_name",
-    "divide_micro_epsilon",
     "ledger_statement",
     "ledger_total",
     "list_default_ledgers",
@@ -81,7 +80,6 @@ __all__ = [
     "resolve_ledger",
     "restore_data_path",
     "split_and_assign",
-    "unpaid_items",
 ]
 
 __getattr__, __dir__ = attach(__name__)

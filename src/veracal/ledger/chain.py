@@ -187,7 +187,6 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["part"] = values.pop("partition")
         values["event"] = None if self.event is None else event_to_json(self.event)
         values["items"] = [item.to_json() for item in self.items]
         values["extension"] = None if self.extension is None else list(self.extension)
@@ -199,7 +198,6 @@ class Entry:
         try:
             values = json.loads(text)
             event, extension = values["event"], values["extension"]
-            values["partition"] = values.pop("part")
             values["event"] = None if event is None else event_from_json(event)
             values["extension"] = None if extension is None else tuple(extension)
             values["items"] = tuple(map(Item.from_json, values["items"]))
@@ -326,7 +324,7 @@ class Opening:
                 "unit": {"name": budget.unit.name, "at_most": budget.unit.max_contributions},
             },
             "rule": self.rule.to_json(),
-            "parts": list(self.partitions),
+            "partitions": list(self.partitions),
             "nonce": self.nonce,
             "data": self.data,
             "split": None if self.split is None else dict(self.split),
@@ -341,7 +339,7 @@ class Opening:
             opening = cls(
                 budget=Budget(**{**budget, "unit": Unit(unit["name"], unit["at_most"])}),
                 rule=rule_from_json(values["rule"]),
-                partitions=tuple(values["parts"]),
+                partitions=tuple(values["partitions"]),
                 nonce=values["nonce"],
                 data=values["data"],
                 split=values["split"],

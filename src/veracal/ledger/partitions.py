@@ -81,7 +81,7 @@ CREATE TABLE state (
 ) STRICT;
 CREATE TABLE assignments (
     hash BLOB PRIMARY KEY CHECK (length(hash) = 16),
-    part INTEGER NOT NULL CHECK (part IN (0, 1, 2)),
+    partition INTEGER NOT NULL CHECK (partition IN (0, 1, 2)),
     rows INTEGER NOT NULL CHECK (rows > 0)
 ) STRICT, WITHOUT ROWID;
 """
@@ -454,7 +454,9 @@ class PartitionStore:
             )
         with self._transaction(write=False) as connection:
             counts = dict(
-                connection.execute("SELECT part, count(*) FROM assignments GROUP BY part")
+                connection.execute(
+                    "SELECT partition, count(*) FROM assignments GROUP BY partition"
+                )
             )
         return counts.get(0, 0), counts.get(1, 0), counts.get(2, 0)
 
@@ -579,7 +581,7 @@ def _rank_within_groups(numbers: Ints) -> Ints:
 
 def _load_table(connection: sqlite3.Connection) -> _Table:
     """The recorded assignments."""
-    cursor = connection.execute("SELECT hash, part, rows FROM assignments ORDER BY hash")
+    cursor = connection.execute("SELECT hash, partition, rows FROM assignments ORDER BY hash")
     columns = tuple(zip(*cursor, strict=True))
     keys, parts, rows = columns or ((), (), ())
     return _Table(

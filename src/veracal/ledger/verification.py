@@ -329,7 +329,7 @@ def ledger_statement(ledger: "Ledger") -> Statement:
         else Approximate(budget.epsilon, budget.delta, budget.relation)
     )
     # The budget holds for the unit with all its rows: state it for one row, then set the unit.
-    note = ledger.cap_note
+    note = ledger.caps.note
     composition = rule.description if note is None else f"{rule.description}; {note}"
     return replace(
         statement(whole, budget.delta, covers=covers, composition=composition),
@@ -362,10 +362,11 @@ def ledger_total(ledger: "Ledger") -> str:
     'Everything charged to the ledger of these records, including this release, costs at most
     epsilon = 1.'
     """
-    caps, note = ledger.budget, ledger.cap_note
-    delta = "" if caps.delta == 0 else f", delta = {format_up(caps.delta, 3)}"
+    caps = ledger.caps
+    note, budget = caps.note, caps.budget
+    delta = "" if budget.delta == 0 else f", delta = {format_up(budget.delta, 3)}"
     raised = "" if note is None else f" ({note})"
-    cost = f"at most epsilon = {format_up(caps.epsilon, 6)}{delta}{raised}"
-    planned = isinstance(ledger.opening.rule, Planned)
+    cost = f"at most epsilon = {format_up(budget.epsilon, 6)}{delta}{raised}"
+    planned = isinstance(caps.opening.rule, Planned)
     subject = "The whole plan of" if planned else "Everything charged to"
     return f"{subject} the ledger of these records, including this release, costs {cost}."

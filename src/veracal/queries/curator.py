@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,7 +33,6 @@ from veracal.ledger import (
     digest,
     ledger_total,
     merge_items,
-    unpaid_items,
 )
 from veracal.mechanisms import (
     TrainingCurve,
@@ -275,7 +275,7 @@ class Curator:
             exact = evaluate_query(query, self._records)
             return json.dumps(add_noise(exact, event.noise).tolist()).encode()
 
-        entry, answer = self.ledger.answered(
+        entry, answer = self.ledger.answer(
             event,
             query.name,
             compute,
@@ -303,7 +303,7 @@ class Curator:
             Prefix of the ids of their requests. By default all charges for the same purpose and
             event count.
         """
-        paid = (
+        paid = Counter(
             (entry.purpose, entry.event)
             for entry in self.ledger.entries()
             if entry.event is not None
@@ -312,7 +312,13 @@ class Curator:
             and entry.partition == self.partition
             and (request is None or (entry.request or "").startswith(f"{request}:"))
         )
-        return unpaid_items(items, paid)
+        left = list[Item]()
+        for item in items:
+            before = min(paid[item.purpose, item.event], item.times)
+            paid[item.purpose, item.event] -= before
+            if item.times > before:
+                left.append(replace(item, times=item.times - before))
+        return left
 
     def require(self, items: Sequence[Item]) -> None:
         """Raise a ``BudgetError`` unless the ledger can pay for all items; charge nothing."""
@@ -523,7 +529,7 @@ def canonical_request(
         "records": records.name,
         "classes": list(records.classes),
         "scores": getattr(records, "kind", None),
-        "part": partition,
+        "partition": partition,
         "version": version,
     }
     return json.dumps(about, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

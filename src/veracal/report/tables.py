@@ -154,7 +154,7 @@ def ledger(results: Results) -> Table:
         heads += ("epsilon of all planned", "at delta")
     rows = []
     for item in items:
-        values = [item.get(name) for name in ("purpose", "part", "times", "used")]
+        values = [item.get(name) for name in ("purpose", "partition", "times", "used")]
         cells = [NOT_RECORDED if value is None else str(value) for value in values]
         if priced:
             price, at = number(item.get("epsilon")), number(item.get("delta"))

@@ -119,7 +119,7 @@ def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
         planned.append(
             {
                 "purpose": item.purpose,
-                "part": item.partition,
+                "partition": item.partition,
                 "times": item.times,
                 "used": count,
                 "epsilon": epsilon,
@@ -136,7 +136,7 @@ def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
             "delta": caps.delta,
             "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
             "runs": len(ledger.runs()),
-            "note": ledger.cap_note,
+            "note": ledger.caps.note,
         },
     }
 
