@@ -520,7 +520,7 @@ def test_damaged_files_are_never_accepted(ledger, tmp_path):
             rotten = Ledger(path)
             rotten.verify()
             assert rotten.entries() == entries
-            answer = rotten.answer(Pure(0.2), "second", bytes, request="r", body=b"?")
+            _, answer = rotten.answer(Pure(0.2), "second", bytes, request="r", body=b"?")
             assert answer == b"answer"
         except (LedgerError, BudgetError):
             refused += 1

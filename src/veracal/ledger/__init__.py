@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         decimal_fraction,
         merge_items,
         read_plan,
+        unpaid_items,
     )
     from veracal.ledger.verification import ledger_statement, ledger_total
 
@@ -80,6 +81,7 @@ __all__ = [
     "resolve_ledger",
     "restore_data_path",
     "split_and_assign",
+    "unpaid_items",
 ]
 
 __getattr__, __dir__ = attach(__name__)

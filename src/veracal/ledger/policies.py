@@ -14,8 +14,9 @@ filter: the composed list then depends on the records, and the bound fails
 import math
 import tomllib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -174,6 +175,17 @@ def merge_items(items: Iterable[Item]) -> tuple[Item, ...]:
         key = (item.purpose, item.event, item.partition)
         times[key] = times.get(key, 0) + item.times
     return tuple(Item(p, e, count, partition) for (p, e, partition), count in times.items())
+
+
+def unpaid_items(items: Iterable[Item], paid: Iterable[tuple[str, Event]]) -> list[Item]:
+    """The items, or remaining repetitions of items, that are not among the charges ``paid``."""
+    counts, left = Counter(paid), list[Item]()
+    for item in items:
+        before = min(counts[item.purpose, item.event], item.times)
+        counts[item.purpose, item.event] -= before
+        if item.times > before:
+            left.append(replace(item, times=item.times - before))
+    return left
 
 
 def find_item(

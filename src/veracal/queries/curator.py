@@ -4,7 +4,6 @@ import copy
 import hashlib
 import json
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -33,6 +32,7 @@ from veracal.ledger import (
     digest,
     ledger_total,
     merge_items,
+    unpaid_items,
 )
 from veracal.mechanisms import (
     TrainingCurve,
@@ -303,7 +303,7 @@ class Curator:
             Prefix of the ids of their requests. By default all charges for the same purpose and
             event count.
         """
-        paid = Counter(
+        paid = (
             (entry.purpose, entry.event)
             for entry in self.ledger.entries()
             if entry.event is not None
@@ -312,13 +312,7 @@ class Curator:
             and entry.partition == self.partition
             and (request is None or (entry.request or "").startswith(f"{request}:"))
         )
-        left = list[Item]()
-        for item in items:
-            before = min(paid[item.purpose, item.event], item.times)
-            paid[item.purpose, item.event] -= before
-            if item.times > before:
-                left.append(replace(item, times=item.times - before))
-        return left
+        return unpaid_items(items, paid)
 
     def require(self, items: Sequence[Item]) -> None:
         """Raise a ``BudgetError`` unless the ledger can pay for all items; charge nothing."""
@@ -532,7 +526,7 @@ def canonical_request(
         "partition": partition,
         "version": version,
     }
-    return json.dumps(about, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return canonical(about).encode()
 
 
 def check_units(records: Records, unit: Unit) -> None:
