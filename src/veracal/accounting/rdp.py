@@ -134,15 +134,8 @@ def rdp_at(event: Event, order: float, unit: Unit | None = None) -> float:
 
 def rdp_epsilon(event: Event, delta: float, unit: Unit | None = None) -> float:
     """Epsilon at this delta by Rényi divergences: valid, looser than :func:`epsilon_for`."""
-    check_delta(delta)
+    _checks.below_one(delta=delta)
     return epsilon_from_rdp(_curve(event, ORDERS, unit or Unit()), delta)
-
-
-def check_delta(delta: float) -> None:
-    """Raise unless delta is in [0, 1)."""
-    _checks.fraction(delta=delta)
-    if delta >= 1:
-        raise ValueError(f"Expected delta below 1, got delta={delta!r}.")
 
 
 def epsilon_from_rdp(curve: Floats, delta: float) -> float:

@@ -369,8 +369,7 @@ class DPSGD:
                 f"Expected an optimizer with start and step, got {self.optimizer!r}."
             )
         _checks.positive(bound=self.clip.bound)
-        if self.weight_decay != 0:
-            _checks.positive(weight_decay=self.weight_decay)
+        _checks.nonnegative(weight_decay=self.weight_decay)
         if (self.noise_multiplier is None) != isinstance(self.optimizer, Langevin):
             raise ValueError(
                 "Expected noise_multiplier=None if and only if the optimizer is Langevin, "
