@@ -30,7 +30,7 @@ size = 5000
 name = "visits"
 [columns.id]
 kind = "unit"
-at_most = 2
+max_contributions = 2
 [columns.age]
 kind = "number"
 lower = 0
@@ -306,7 +306,7 @@ def test_show_as_json_marks_real_counts_as_internal(run, visits):
     assert code == 0
     assert facts["classes"] == ["no", "yes"]
     assert facts["groups"] == {"sex": ["f", "m"]}
-    assert (facts["unit"], facts["at_most"], facts["size"]) == ("id", 2, 5000)
+    assert (facts["unit"], facts["max_contributions"], facts["size"]) == ("id", 2, 5000)
     assert facts["features"] == {"shape": [3], "names": ["age", "sex=f", "sex=m"]}
     assert facts["schema"]["columns"]["age"] == {
         "kind": "number",

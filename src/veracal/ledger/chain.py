@@ -19,7 +19,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from veracal import _checks
@@ -315,14 +315,8 @@ class Opening:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object."""
-        budget = self.budget
         return {
-            "budget": {
-                "epsilon": budget.epsilon,
-                "delta": budget.delta,
-                "relation": budget.relation,
-                "unit": {"name": budget.unit.name, "at_most": budget.unit.max_contributions},
-            },
+            "budget": asdict(self.budget),
             "rule": self.rule.to_json(),
             "partitions": list(self.partitions),
             "nonce": self.nonce,
@@ -335,9 +329,9 @@ class Opening:
         """Parse the record; raise unless the text is its canonical form."""
         try:
             values = json.loads(text)
-            budget, unit = values["budget"], values["budget"]["unit"]
+            budget = values["budget"]
             opening = cls(
-                budget=Budget(**{**budget, "unit": Unit(unit["name"], unit["at_most"])}),
+                budget=Budget(**{**budget, "unit": Unit(**budget["unit"])}),
                 rule=rule_from_json(values["rule"]),
                 partitions=tuple(values["partitions"]),
                 nonce=values["nonce"],

@@ -335,7 +335,7 @@ def ledger_statement(ledger: "Ledger") -> Statement:
         statement(whole, budget.delta, covers=covers, composition=composition),
         epsilon=budget.epsilon,
         unit=budget.unit.name,
-        at_most=budget.unit.max_contributions,
+        max_contributions=budget.unit.max_contributions,
         accountant="the ledger's filter, which never grants more than the budget",
         sampler="as stated by the entries of the ledger",
         numerics="as stated by the entries of the ledger",

@@ -79,7 +79,7 @@ def build_results(
             "features": math.prod(dataset.X.shape[1:]),
             "groups": {name: list(group.names) for name, group in dataset.groups.items()},
             "unit": budget.unit.name,
-            "at_most": budget.unit.max_contributions,
+            "max_contributions": budget.unit.max_contributions,
             "size": dataset.size,
             "test": config.data.test,
         },
