@@ -191,9 +191,7 @@ def _dp_accounting_curve(leaf: Event, orders: tuple[float, ...], unit: Unit) -> 
 
     def compute(orders: Sequence[float]) -> Floats:
         accountant = RdpAccountant(orders=list(orders))
-        log = logging.getLogger(
-            "absl"
-        )  # warns of orders without a bound: here they are infinite
+        log = logging.getLogger("absl")  # warns of orders without a bound, infinite here
         before = log.level
         log.setLevel(logging.ERROR)
         try:
