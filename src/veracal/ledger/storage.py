@@ -369,15 +369,19 @@ def create_file(
     path: Path, record: str, accounts: Mapping[str, Cost], *, filter: int | None
 ) -> None:
     """Create a ledger file atomically, readable by its owner only, never over another."""
-    with translate_errors(path), locked_folder(path) as folder:
-        check_new_path(path)
-        with publish(path, folder) as temporary, connect(temporary, *SETTINGS) as connection:
+    with (
+        translate_errors(path),
+        locked_folder(path) as folder,
+        publish(path, folder) as temporary,
+    ):
+        with connect(temporary, *SETTINGS) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.executescript(SCHEMA)
             add_accounts(connection, accounts, filter=filter, entry=None)
             connection.execute("INSERT INTO opening VALUES (1, ?, ?)", (record, digest(record)))
+        check_new_path(path)
 
 
 @contextmanager
