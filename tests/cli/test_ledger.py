@@ -51,7 +51,7 @@ def test_open_prints_the_ledger(run: Run) -> None:
     assert "epsilon 0.7, delta 0" in out and "one patient (at most 3 rows)" in out
     assert "Nothing was charged yet" in out
     assert run("ledger", "show", "study")[:2] == (0, out)
-    assert Ledger(Path("study")).opening.accounts()["records"].amount == 700_000
+    assert Ledger(Path("study")).caps.accounts(1)["records"].amount == 700_000
 
 
 def test_spending_is_rounded_up_and_the_rest_down(run: Run) -> None:

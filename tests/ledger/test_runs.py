@@ -301,14 +301,14 @@ def test_an_extension_is_a_second_filter_and_the_caps_add(pairs):
 
 def test_the_order_is_not_chosen_again_and_divergences_add(renyi):
     order = renyi.opening.rule.order
-    first = renyi.opening.accounts()["train"].amount
+    first = renyi.caps.accounts(1)["train"].amount
     renyi.extend(epsilon=2.0, delta=1e-5)
     assert renyi.opening.rule.order == order
     begin(renyi, training(1.0))
     (total,) = sql(renyi, "SELECT total FROM accounts WHERE name = '2/train'")
     # At one order all divergence together gives the sum of the epsilons at that of the deltas.
     spent = type(renyi.opening.rule)(order).privacy
-    cost = type(renyi.opening.accounts()["train"])(first + total[0])
+    cost = type(renyi.caps.accounts(1)["train"])(first + total[0])
     epsilon, delta = spent(cost, renyi.budget)
     assert delta == 2e-5 and epsilon == pytest.approx(5.0) and epsilon <= 5.0
     assert renyi.verify() == renyi.head

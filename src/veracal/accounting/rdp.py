@@ -157,24 +157,21 @@ def leaf_curve(branch: dict[Event, int], orders: tuple[float, ...], unit: Unit) 
     for leaf, count in branch.items():
         if is_unbounded(leaf):
             return np.full(len(orders), np.inf)
-        if not costs_nothing(leaf):
-            total = total + count * _mechanism_curve(leaf, orders, unit)
+        if costs_nothing(leaf):
+            continue
+        if isinstance(leaf, Pure | DiscreteLaplace):
+            # Two bounds on the same divergence: epsilon, and concentrated differential privacy.
+            epsilon = leaf.epsilon if isinstance(leaf, Pure) else leaf.sensitivity / leaf.noise
+            curve = np.array([min(epsilon, order * epsilon**2 / 2) for order in orders])
+        elif isinstance(leaf, Search):
+            # A run may have several branches, by its settings or by a record's partition. The
+            # divergence of each is at most the largest one of that order.
+            run = _curve(leaf.event, orders, unit)
+            curve = search_curve(run, orders, leaf.mean, leaf.distribution)
+        else:
+            curve = _dp_accounting_curve(leaf, orders, unit)
+        total = total + count * curve
     return total
-
-
-def _mechanism_curve(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
-    """Divergences of one mechanism."""
-    if isinstance(leaf, Pure | DiscreteLaplace):
-        # Two bounds on the same divergence: epsilon, and concentrated differential privacy.
-        epsilon = leaf.epsilon if isinstance(leaf, Pure) else leaf.sensitivity / leaf.noise
-        return np.array([min(epsilon, order * epsilon**2 / 2) for order in orders])
-    if isinstance(leaf, Search):
-        # A run may have several branches, by its settings or by a record's partition. The
-        # divergence of each is at most the largest one of that order.
-        return search_curve(
-            _curve(leaf.event, orders, unit), orders, leaf.mean, leaf.distribution
-        )
-    return _dp_accounting_curve(leaf, orders, unit)
 
 
 @lru_cache(maxsize=1024)

@@ -277,12 +277,6 @@ class Opening:
         """The canonical record."""
         return canonical(self.to_json())
 
-    def accounts(self) -> dict[str, Cost]:
-        """All accounts and their totals."""
-        if isinstance(self.rule, Planned):
-            return {str(i): Cost(item.times) for i, item in enumerate(self.rule.items)}
-        return dict.fromkeys(self.partitions, self.rule.total(self.budget))
-
     def cost(self, event: Event, delta: float | None) -> Cost:
         """Cost of an event to its account."""
         if pure_epsilon(event, self.budget.unit) == 0:
@@ -434,7 +428,10 @@ class Caps:
         return whole if number == 1 else whole - rule.total(self._up_to(number - 1))
 
     def accounts(self, number: int) -> dict[str, Cost]:
-        """Accounts of a filter, one per partition, and their totals."""
+        """Accounts of a filter, one per partition, or of a plan, one per item; their totals."""
+        rule = self.opening.rule
+        if isinstance(rule, Planned):
+            return {str(i): Cost(item.times) for i, item in enumerate(rule.items)}
         total = self.total(number)
         return {account_name(name, number): total for name in self.opening.partitions}
 

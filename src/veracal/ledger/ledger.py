@@ -102,7 +102,7 @@ def open_ledger(
     for item in items or ():
         opening.check(item.event, item.partition)
     first = None if isinstance(rule, Planned) else 1
-    create_file(target, opening.text, opening.accounts(), filter=first)
+    create_file(target, opening.text, Caps(opening).accounts(1), filter=first)
     return Ledger(target)
 
 

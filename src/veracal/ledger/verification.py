@@ -75,7 +75,7 @@ def verify_ledger(path: Path, head: str | None = None) -> str:
         opening, first = storage.opening_record(connection)
         state = _ChainState(Caps(opening), first, {first})
         planned = isinstance(opening.rule, Planned)
-        state.add_accounts(opening.accounts(), None if planned else 1)
+        state.add_accounts(state.caps.accounts(1), None if planned else 1)
         problems = [
             f"SQLite reports: {message}."
             for (message,) in connection.execute("PRAGMA integrity_check")
