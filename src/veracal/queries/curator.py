@@ -1,7 +1,6 @@
 """The curator: records behind a ledger, which charges fits and queries before they run."""
 
 import copy
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -279,7 +278,7 @@ class Curator:
             event,
             query.name,
             compute,
-            request=hashlib.sha256(body).hexdigest() if request is None else request,
+            request=digest(body) if request is None else request,
             body=body,
             partition=self.partition,
         )
