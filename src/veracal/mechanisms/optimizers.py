@@ -33,20 +33,6 @@ class Schedule(ABC):
 
 
 @dataclass(frozen=True)
-class Constant(Schedule):
-    """The same value at every step."""
-
-    value: float
-
-    def __post_init__(self) -> None:
-        _checks.positive(value=self.value)
-
-    def at(self, step: int) -> float:
-        """The value at one step."""
-        return float(self.value)
-
-
-@dataclass(frozen=True)
 class Exponential(Schedule):
     r"""Decay by a constant factor: :math:`s \, e^{-r \lfloor t / k \rfloor}` at step t.
 
