@@ -357,7 +357,7 @@ def test_show_says_every_treatment_of_a_column(run, tmp_path):
 def test_show_counts_in_good_grammar(run, tmp_path):
     (tmp_path / "t.csv").write_text("u,x,y\n1,1000001,0\n2,1000002,1\n")
     (tmp_path / "t.toml").write_text(
-        "format = 1\n[columns.u]\nkind = 'unit'\nat_most = 1\n"
+        "format = 1\n[columns.u]\nkind = 'unit'\nmax_contributions = 1\n"
         "[columns.x]\nkind = 'number'\nlower = 1000000\nupper = 1000003\n"
         "[columns.y]\nkind = 'target'\nclasses = [0, 1]\n"
     )
