@@ -94,7 +94,7 @@ def run(subject: ledgers.Patches, *, long: bool) -> str:
 
 def ask(ledger: Ledger, compute: Callable[[], bytes], request: str, body: bytes) -> bytes:
     """A request for an answer."""
-    return ledger.answer(COST, "gate", compute, request=request, body=body)
+    return ledger.answer(COST, "gate", compute, request=request, body=body)[1]
 
 
 def same_request(ledger: Ledger, times: int) -> None:

@@ -54,7 +54,7 @@ def answer(
     compute: Callable[[], bytes], request: str, body: bytes
 ) -> Callable[[Ledger], bytes]:
     """A request for an answer."""
-    return lambda ledger: ledger.answer(COST, "gate", compute, request=request, body=body)
+    return lambda ledger: ledger.answer(COST, "gate", compute, request=request, body=body)[1]
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,9 @@ def killed(ledger: Ledger, start: int, delay: float) -> list[bytes]:
 
 def ask(ledger: Ledger, number: int) -> bytes:
     """One request; its answer is new each time it is drawn."""
-    return ledger.answer(COST, "gate", lambda: os.urandom(WIDTH), request=f"{number}", body=b"")
+    return ledger.answer(
+        COST, "gate", lambda: os.urandom(WIDTH), request=f"{number}", body=b""
+    )[1]
 
 
 def judge(ledger: Ledger, known: list[bytes]) -> bytes:

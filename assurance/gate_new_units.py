@@ -52,7 +52,7 @@ size = 160
 name = "visits"
 [columns.who]
 kind = "unit"
-at_most = 1
+max_contributions = 1
 [columns.age]
 kind = "number"
 lower = 0

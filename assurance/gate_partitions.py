@@ -9,6 +9,7 @@ record put 376 of 1,000 in two partitions.
 """
 
 import hashlib
+import json
 import os
 import sqlite3
 import tempfile
@@ -16,9 +17,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -121,12 +123,15 @@ class Uncounted(PartitionStore):
     """Let any number of rows claim a recorded one."""
 
     def assign(self, dataset: Dataset, *, fresh: bool, grow: bool = True) -> Any:
-        found = partitions._Table.rows_of
-        partitions._Table.rows_of = lambda table, keys: np.full(len(keys), 2**40)  # type: ignore
-        try:
+        found = partitions._Table.values_of
+
+        def unlimited(table: Any, keys: Any, values: Any, absent: int) -> Any:
+            if values is table.rows:
+                return np.full(len(keys), 2**40)
+            return found(table, keys, values, absent)
+
+        with mock.patch.object(partitions._Table, "values_of", unlimited):
             return super().assign(dataset, fresh=fresh, grow=grow)
-        finally:
-            partitions._Table.rows_of = found  # type: ignore[method-assign]
 
 
 class Unsealed(PartitionStore):
@@ -141,11 +146,8 @@ class Piecemeal(PartitionStore):
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
-        connection = partitions.connect(self.path)
-        try:
+        with partitions.connect(self.path, partitions._SETTING) as connection:
             yield connection
-        finally:
-            connection.close()
 
 
 class AnyRule(PartitionStore):
@@ -157,9 +159,8 @@ class AnyRule(PartitionStore):
             return super().obtain(path, rule, fresh=fresh)
         except LedgerError:
             with cls(path)._transaction(write=True) as connection:
-                connection.execute(
-                    "UPDATE state SET rule = ?", (partitions._rule_to_json(rule),)
-                )
+                text = json.dumps(asdict(rule), sort_keys=True)
+                connection.execute("UPDATE state SET rule = ?", (text,))
                 connection.execute("DELETE FROM assignments")
             return cls(path)
 
@@ -368,7 +369,8 @@ class World:
             insert = partitions._insert
 
             def half(connection: sqlite3.Connection, table: Any) -> None:
-                insert(connection, table.take(np.arange(len(table.keys) // 2)))
+                columns = (column[: len(column) // 2] for column in table)
+                insert(connection, type(table)(*columns))
                 os._exit(0)
 
             partitions._insert = half

@@ -9,7 +9,8 @@ not depend on who is first.
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -105,14 +106,15 @@ def check_one_granted(place: Path, number: int) -> bool:
             os.write(arrive, b"!")
             os.read(go, 1)
 
-    def connect(path: Path) -> sqlite3.Connection:
-        connection = CONNECT(path)
-        connection.set_trace_callback(visit)
-        return connection
+    @contextmanager
+    def connect(path: Path, *settings: str) -> Iterator[sqlite3.Connection]:
+        with CONNECT(path, *settings) as connection:
+            connection.set_trace_callback(visit)
+            yield connection
 
     def work() -> Tally:
         os.close(let_go)
-        with mock.patch("veracal.ledger.storage._connect", connect):
+        with mock.patch("veracal.ledger.storage.connect", connect):
             return attempt(Ledger(place), 0, 1)
 
     child, reader = ledgers.fork(work)
@@ -140,7 +142,7 @@ def check_one_granted(place: Path, number: int) -> bool:
     return True
 
 
-CONNECT = ledger_store._connect
+CONNECT = ledger_store.connect
 
 
 def fair(subject: ledgers.Patches, each: int) -> int:

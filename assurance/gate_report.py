@@ -412,11 +412,11 @@ def results(names: list[str], number: object = 0.9) -> Results:
     }
     whens = ["before", "after", *names]
     named = {name: name for name in names}
-    first = dict.fromkeys(("epsilon", "delta", "advantage", "at_most"), number)
+    first = dict.fromkeys(("epsilon", "delta", "advantage", "max_contributions"), number)
     if number == 0.9:
-        first = {"epsilon": EPSILON, "delta": DELTA, "advantage": 0.3, "at_most": 3}
-    line = {"purpose": "ledger line", "part": "a", "times": 1, "used": 1}
-    lines = [{"purpose": n, "part": n, "times": n, "used": n} for n in names]
+        first = {"epsilon": EPSILON, "delta": DELTA, "advantage": 0.3, "max_contributions": 3}
+    line = {"purpose": "ledger line", "partition": "a", "times": 1, "used": 1}
+    lines = [{"purpose": n, "partition": n, "times": n, "used": n} for n in names]
     cost = {"epsilon": first["epsilon"], "delta": first["delta"]}
     return Results(
         name=names[0],

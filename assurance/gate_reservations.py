@@ -157,7 +157,7 @@ def fit_in_transaction(
         request=request,
         body=body,
         partition=holder.partition,
-    )
+    )[1]
 
 
 def overwritten(path: Path, index: int, answer: bytes | None) -> object:

@@ -70,7 +70,7 @@ def charge_named_cost(
     body = canonical(request.query).encode()
     charged = Pure(named / 10**6 / self.terms.unit.max_contributions, self.terms.relation)
     fields = {"request": request.id, "body": body}
-    return self._enrollment.ledger.answered(charged, request.kind, answer, **fields)
+    return self._enrollment.ledger.answer(charged, request.kind, answer, **fields)
 
 
 def afterwards(

@@ -21,7 +21,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,18 +50,19 @@ FILE = re.compile(r'\d+<([^>]*)>(?:, (?:"((?:\\x[0-9a-f]{2})*)", )?(\d+)(?:, (\d
 def synchronous(level: str) -> Patches:
     """A ledger whose commits do not wait for the disk."""
 
-    def connect(path: Path) -> sqlite3.Connection:
-        connection = CONNECT(path)
-        connection.execute(f"PRAGMA synchronous = {level}")
-        return connection
+    @contextmanager
+    def connect(path: Path, *settings: str) -> Iterator[sqlite3.Connection]:
+        with CONNECT(path, *settings) as connection:
+            connection.execute(f"PRAGMA synchronous = {level}")
+            yield connection
 
     return {
-        "veracal.ledger.storage._connect": connect,
+        "veracal.ledger.storage.connect": connect,
         "veracal.ledger.storage._FULL": {"OFF": 0, "NORMAL": 1}[level],
     }
 
 
-CONNECT = ledger_store._connect
+CONNECT = ledger_store.connect
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "synchronous = OFF": synchronous("OFF"),

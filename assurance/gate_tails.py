@@ -45,7 +45,7 @@ REAL_NOISE = True
 MICRO = 2_000_000  # an epsilon of 2 is where this audit is sharpest
 ADD = "veracal.queries.curator.add_discrete_laplace"
 EVENT = "veracal.queries.sources.laplace_event"
-ANSWER = "veracal.ledger.ledger.Ledger.answered"
+ANSWER = "veracal.ledger.ledger.Ledger.answer"
 REACH = "veracal.queries.query.clip_to_grid"
 
 
@@ -219,7 +219,7 @@ def answers_twice(
     return PAID(self, event, purpose, compute, **rest)
 
 
-PAID = Ledger.answered
+PAID = Ledger.answer
 
 
 def nan_passes(values: Any, bounds: Bounds, grid: Any) -> np.ndarray:

@@ -67,7 +67,7 @@ def committed(path: Path) -> tuple[bytes, bytes, list[int], list[bytes]]:
 
 def ask(ledger: Ledger, number: int) -> bytes:
     """One request; its answer is new each time it is drawn."""
-    return ledger.answer(COST, "gate", lambda: os.urandom(64), request=f"{number}", body=b"")
+    return ledger.answer(COST, "gate", lambda: os.urandom(64), request=f"{number}", body=b"")[1]
 
 
 def cut(log: bytes, at: int, pick: random.Random) -> bytes:

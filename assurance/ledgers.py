@@ -135,7 +135,7 @@ def unlocked(path: Path) -> Iterator[object]:
     """No transaction: every statement by itself."""
     with (
         ledger_store.translate_errors(path),
-        ledger_store._open_connection(path) as connection,
+        ledger_store.connect(path, *ledger_store.SETTINGS) as connection,
     ):
         yield connection
 

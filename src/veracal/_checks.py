@@ -16,6 +16,13 @@ def positive(**values: float) -> None:
             raise ValueError(f"Expected a finite {name} > 0, got {name}={value!r}.")
 
 
+def nonnegative(**values: float) -> None:
+    """Raise unless every value is a finite number of at least zero."""
+    for name, value in values.items():
+        if not (_is_number(value) and math.isfinite(value) and value >= 0):
+            raise ValueError(f"Expected a finite {name} >= 0, got {name}={value!r}.")
+
+
 def positive_or(otherwise: str, kind: Any, /, **values: Any) -> None:
     """Raise unless every value is an instance of ``kind``, or a finite number above zero."""
     for name, value in values.items():
@@ -32,6 +39,14 @@ def fraction(**values: float) -> None:
     for name, value in values.items():
         if not (_is_number(value) and 0 <= value <= 1):
             raise ValueError(f"Expected {name} between 0 and 1, got {name}={value!r}.")
+
+
+def below_one(**values: float) -> None:
+    """Raise unless every value is a number in [0, 1)."""
+    fraction(**values)
+    for name, value in values.items():
+        if value >= 1:
+            raise ValueError(f"Expected {name} below 1, got {name}={value!r}.")
 
 
 def open_fraction(**values: float) -> None:

@@ -87,7 +87,7 @@ def test_integers_beyond_floats_stay_exact():
 
 @pytest.mark.parametrize("value", [-1.0, math.inf, math.nan, True, "1", None])
 def test_noise_is_finite_and_nonnegative(value):
-    with pytest.raises(ValueError, match="Expected a finite noise > 0"):
+    with pytest.raises(ValueError, match="Expected a finite noise >= 0"):
         Gaussian(value)
 
 

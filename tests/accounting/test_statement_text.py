@@ -55,7 +55,7 @@ def test_it_names_unit_relation_and_rows(guarantee):
 
 def test_it_can_be_written_as_json(guarantee):
     written = json.loads(json.dumps(guarantee.to_json(), allow_nan=False))
-    assert written["unit"] == "patient" and written["at_most"] == 2
+    assert written["unit"] == "patient" and written["max_contributions"] == 2
     assert [point["delta"] for point in written["curve"]] == [d for d, _ in guarantee.curve]
 
 

@@ -31,7 +31,7 @@ size = 5000
 name = "visits"
 [columns.id]
 kind = "unit"
-at_most = 2
+max_contributions = 2
 [columns.age]
 kind = "number"
 lower = 0
@@ -307,7 +307,7 @@ def test_show_as_json_marks_real_counts_as_internal(run, visits):
     assert code == 0
     assert facts["classes"] == ["no", "yes"]
     assert facts["groups"] == {"sex": ["f", "m"]}
-    assert (facts["unit"], facts["at_most"], facts["size"]) == ("id", 2, 5000)
+    assert (facts["unit"], facts["max_contributions"], facts["size"]) == ("id", 2, 5000)
     assert facts["features"] == {"shape": [3], "names": ["age", "sex=f", "sex=m"]}
     assert facts["schema"]["columns"]["age"] == {
         "kind": "number",
@@ -358,7 +358,7 @@ def test_show_says_every_treatment_of_a_column(run, tmp_path):
 def test_show_counts_in_good_grammar(run, tmp_path):
     (tmp_path / "t.csv").write_text("u,x,y\n1,1000001,0\n2,1000002,1\n")
     (tmp_path / "t.toml").write_text(
-        "format = 1\n[columns.u]\nkind = 'unit'\nat_most = 1\n"
+        "format = 1\n[columns.u]\nkind = 'unit'\nmax_contributions = 1\n"
         "[columns.x]\nkind = 'number'\nlower = 1000000\nupper = 1000003\n"
         "[columns.y]\nkind = 'target'\nclasses = [0, 1]\n"
     )

@@ -303,7 +303,7 @@ def test_patients_need_a_ledger_that_protects_them(run):
     assert code == 1 and "up to 2" in err and Ledger("one.ledger").entries() == ()
     open_ledger("two.ledger", Budget(1.0, unit=Unit("patient", max_contributions=2)))
     code, out, _ = run(*words, "--ledger", "two.ledger", "--json")
-    assert code == 0 and json.loads(out)["statement"]["at_most"] == 2
+    assert code == 0 and json.loads(out)["statement"]["max_contributions"] == 2
 
 
 # ---------------------------------------------------------------- bad input

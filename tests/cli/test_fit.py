@@ -307,7 +307,7 @@ def test_a_unit_without_a_bound_is_an_error(run, visits):
     Path("visits.toml").write_text(declared)
     before = left(visits)
     code, out, err = run(*FIT, "--out", "model")
-    assert code == 1 and not out and "at_most = … under [columns.who]" in err
+    assert code == 1 and not out and "max_contributions = … under [columns.who]" in err
     assert len(err.splitlines()) == 1 and left(visits) == before
 
 

@@ -51,7 +51,7 @@ def test_open_prints_the_ledger(run: Run) -> None:
     assert "epsilon 0.7, delta 0" in out and "one patient (at most 3 rows)" in out
     assert "Nothing was charged yet" in out
     assert run("ledger", "show", "study")[:2] == (0, out)
-    assert Ledger(Path("study")).opening.accounts()["records"].amount == 700_000
+    assert Ledger(Path("study")).caps.accounts(1)["records"].amount == 700_000
 
 
 def test_spending_is_rounded_up_and_the_rest_down(run: Run) -> None:
@@ -97,7 +97,7 @@ def test_show_prints_partitions_and_entries(run: Run, study: Ledger) -> None:
 def test_show_as_json(run: Run, study: Ledger) -> None:
     printed = json.loads(run("ledger", "show", "study", "--json")[1])
     assert printed["budget"]["epsilon"] == 1 and printed["head"] == study.head
-    assert [part["left"]["epsilon"] for part in printed["parts"]] == [0.25, 0.5]
+    assert [part["left"]["epsilon"] for part in printed["partitions"]] == [0.25, 0.5]
     assert [entry["charged"] for entry in printed["entries"]] == ["0.25", "0.5"]
     assert "answer_hex" not in printed["entries"][1]
 

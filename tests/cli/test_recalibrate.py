@@ -270,7 +270,7 @@ def test_the_ledger_says_whom_to_protect(run):
     open_ledger("study.ledger", budget)
     code, out, _ = run(*words, *LEDGER, "--out", "c.csv", "--json")
     result = json.loads(out)["statement"]
-    assert code == 0 and (result["relation"], result["at_most"]) == ("replace-one", 3)
+    assert code == 0 and (result["relation"], result["max_contributions"]) == ("replace-one", 3)
     assert result["epsilon"] == pytest.approx(5)
     assert load_scores("c.csv", unit="who").units is not None
 

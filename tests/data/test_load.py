@@ -130,7 +130,7 @@ def test_units_are_limited_as_declared(tmp_path: Path) -> None:
         "x,u,y\n" + "".join(f"0,{i % 3},{'no' if i % 2 else 'yes'}\n" for i in range(60))
     )
     schema = Schema(
-        {"x": Number(-1, 1), "u": UnitColumn(at_most=5), "y": Target(("no", "yes"))}
+        {"x": Number(-1, 1), "u": UnitColumn(max_contributions=5), "y": Target(("no", "yes"))}
     )
     data = load(path, schema=schema)
     assert data.max_contributions == 5 and data.units is not None
@@ -333,7 +333,9 @@ def test_ignored_columns_are_not_read(tmp_path: Path) -> None:
 def test_an_rng_repeats_the_choice_of_rows(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_text("x,u,y\n" + "".join(f"{i / 100},0,{'ab'[i % 2]}\n" for i in range(100)))
-    schema = Schema({"x": Number(0, 1), "u": UnitColumn(at_most=5), "y": Target(("a", "b"))})
+    schema = Schema(
+        {"x": Number(0, 1), "u": UnitColumn(max_contributions=5), "y": Target(("a", "b"))}
+    )
     rows = [
         load(path, schema=schema, rng=np.random.default_rng(seed)).X[:, 0].tolist()
         for seed in (1, 1, 2)
@@ -381,7 +383,7 @@ MAPPED = Schema(
     {
         "X": Vector(3, -1, 1, center=0, spread=1),
         "y": Target((0, 1)),
-        "units": UnitColumn(at_most=2),
+        "units": UnitColumn(max_contributions=2),
     },
     norm=2.0,
     size=10,

@@ -481,8 +481,8 @@ def test_a_schema_has_one_slot_and_no_unit() -> None:
     for other in (Slot(), UnitColumn()):
         with pytest.raises(SchemaError, match="at most one slot, and none together"):
             Schema({"bed": Slot(), "who": other, "x": Number(0, 1), "y": Target((0, 1))})
-    with pytest.raises(SchemaError, match="at_most"):
-        Schema.from_toml('format = 1\n[columns.bed]\nkind = "slot"\nat_most = 1\n')
+    with pytest.raises(SchemaError, match="max_contributions"):
+        Schema.from_toml('format = 1\n[columns.bed]\nkind = "slot"\nmax_contributions = 1\n')
 
 
 # The cache of features -------------------------------------------------------------------

@@ -32,7 +32,7 @@ EVERYTHING = Schema(
         "ward": Category((1, 2), outside="ignore", missing=FillValue(1)),
         "scan": Vector(3, -1.5, 1, missing="drop"),
         "group only": Number(0, 9, feature=False, missing="drop"),
-        "patient": UnitColumn(at_most=4, missing="drop"),
+        "patient": UnitColumn(max_contributions=4, missing="drop"),
         'odd "name"\t\x7f é': Ignore(),
         "y": Target((0, 1), missing="drop"),
     },
@@ -72,7 +72,7 @@ def test_toml_round_trip_of_any_names(
 
 def test_properties() -> None:
     schema = EVERYTHING
-    assert (schema.target, schema.classes, schema.unit, schema.at_most) == (
+    assert (schema.target, schema.classes, schema.unit, schema.max_contributions) == (
         "y",
         (0, 1),
         "patient",
@@ -119,8 +119,8 @@ def test_properties() -> None:
         ({"y": Y, "x": Text(missing="indicator")}, "'drop', {constant"),
         ({"y": Target(("a",)), "x": X}, "at least two"),
         ({"y": Target(("a", "b"), missing="indicator"), "x": X}, "not imputed"),
-        ({"y": Y, "u": UnitColumn(at_most=0), "x": X}, "whole number > 0"),
-        ({"y": Y, "u": UnitColumn(at_most=True), "x": X}, "whole number > 0"),
+        ({"y": Y, "u": UnitColumn(max_contributions=0), "x": X}, "whole number > 0"),
+        ({"y": Y, "u": UnitColumn(max_contributions=True), "x": X}, "whole number > 0"),
         ({"y": Y, "x": Vector(True, 0, 1)}, "whole number of entries"),
         ({"y": Y, "x": Number(0, 10**400)}, "finite bounds"),
         ({"y": Y, "x": Number(0, 1, feature="false")}, "feature = true or false"),

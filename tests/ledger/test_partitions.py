@@ -3,7 +3,7 @@
 import json
 import os
 import sqlite3
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_individuals_are_identified_by_the_declarations(
 ) -> None:
     rule = PartitionRule.for_dataset(records(**more), FRACTIONS, relation, "k")
     assert rule.keyed_by == expected
-    assert PartitionRule.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
+    assert PartitionRule.from_dict(json.loads(json.dumps(asdict(rule)))) == rule
 
 
 def test_a_schema_gives_the_same_rule() -> None:
@@ -152,7 +152,7 @@ def test_units_keep_their_partition_and_new_ones_are_assigned(tmp_path: Path) ->
     first = store.assign(data.take(np.arange(100)), fresh=True)
     store.seal(first)
     with sqlite3.connect(store.path) as connection:  # whatever the file says, holds
-        connection.execute("UPDATE assignments SET part = 0")
+        connection.execute("UPDATE assignments SET partition = 0")
     second = store.assign(data, fresh=False)
     assert set(first.parts.tolist()) == {0, 2} and second.left_out == 0
     assert (second.parts[:100] == 0).all() and set(second.parts[100:].tolist()) == {0, 2}

@@ -293,7 +293,7 @@ def test_inconsistent_settings_are_rejected(tmp_path, kind, settings):
 
 
 def test_a_budget_below_a_millionth_is_rejected(tmp_path):
-    with pytest.raises(ValueError, match="at least 1e-06"):
+    with pytest.raises(ValueError, match="at least 1e-6"):
         open_ledger(tmp_path / "ledger", Budget(9e-7))
     with pytest.raises(ValueError, match="within the range of a ledger"):
         open_ledger(tmp_path / "ledger", Budget(1e30))
@@ -317,7 +317,7 @@ times = 10
 
 [[items]]
 purpose = "train"
-part = "train"
+partition = "train"
 times = 5
 [items.event]
 kind = "PoissonGaussian"

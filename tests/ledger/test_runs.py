@@ -220,9 +220,10 @@ def test_a_view_uses_only_the_items_of_its_run(pure):
     assert run.planned() == ((Item("count", Pure(0.1), 2, "test"), 0),)
     run.require(Pure(0.1), "count", partition="test", times=2)
     run.charge(Pure(0.1), "count", partition="test")
-    assert run.answer(
+    _, answer = run.answer(
         Pure(0.1), "count", lambda: b"7", request="r", body=b"?", partition="test"
-    ) == (b"7")
+    )
+    assert answer == b"7"
     assert [used for _, used in run.planned()] == [2]
     for event, purpose, part in (
         (Pure(0.1), "count", "test"),
@@ -242,7 +243,7 @@ def test_a_view_uses_only_the_items_of_its_run(pure):
 def test_request_ids_belong_to_their_run(pure):
     runs = [begin(pure, [Item("x", Pure(0.1))], name) for name in ("one", "two")]
     answers = [
-        run.answer(Pure(0.1), "x", lambda name=name: name, request="r", body=b"?")
+        run.answer(Pure(0.1), "x", lambda name=name: name, request="r", body=b"?")[1]
         for run, name in zip(runs, (b"a", b"b"), strict=True)
     ]
     assert answers == [b"a", b"b"]
@@ -286,7 +287,7 @@ def test_an_extension_is_a_second_filter_and_the_caps_add(pairs):
     begin(pairs, [Item("x", Pure(2.9), 1, "train")])
     pairs.extend(epsilon=0.5, delta=1e-6)
     assert pairs.budget == Budget(3.5, 1.1e-5) and pairs.opening.budget == Budget(3.0, DELTA)
-    assert [(e.filter, e.epsilon, e.delta) for e in pairs.extensions] == [(2, 0.5, 1e-6)]
+    assert [(e.filter, e.epsilon, e.delta) for e in pairs.caps.extensions] == [(2, 0.5, 1e-6)]
     with pytest.raises(BudgetError, match="in filter 2"):  # 0.6 are left, in two filters
         begin(pairs, [Item("x", Pure(0.55), 1, "train")], "second")
     begin(pairs, [Item("x", Pure(0.45), 1, "train")], "third")
@@ -300,14 +301,14 @@ def test_an_extension_is_a_second_filter_and_the_caps_add(pairs):
 
 def test_the_order_is_not_chosen_again_and_divergences_add(renyi):
     order = renyi.opening.rule.order
-    first = renyi.opening.accounts()["train"].amount
+    first = renyi.caps.accounts(1)["train"].amount
     renyi.extend(epsilon=2.0, delta=1e-5)
     assert renyi.opening.rule.order == order
     begin(renyi, training(1.0))
     (total,) = sql(renyi, "SELECT total FROM accounts WHERE name = '2/train'")
     # At one order all divergence together gives the sum of the epsilons at that of the deltas.
     spent = type(renyi.opening.rule)(order).privacy
-    cost = type(renyi.opening.accounts()["train"])(first + total[0])
+    cost = type(renyi.caps.accounts(1)["train"])(first + total[0])
     epsilon, delta = spent(cost, renyi.budget)
     assert delta == 2e-5 and epsilon == pytest.approx(5.0) and epsilon <= 5.0
     assert renyi.verify() == renyi.head
@@ -320,13 +321,13 @@ def test_divergences_can_be_extended_without_a_delta(renyi):
 
 
 def test_statements_say_that_the_cap_was_raised(pure, tmp_path):
-    assert pure.cap_note is None and "cap" not in ledger_statement(pure).composition
+    assert pure.caps.note is None and "cap" not in ledger_statement(pure).composition
     begin(pure, [Item("x", Pure(0.1))])  # nothing of it is released yet
     pure.extend(epsilon=0.5)
-    assert pure.cap_note == "cap raised before any release"
+    assert pure.caps.note == "cap raised before any release"
     Ledger(pure.path, run=1).charge(Pure(0.1), "x")
     pure.extend(epsilon=0.5)
-    assert pure.cap_note == "cap raised after releases"
+    assert pure.caps.note == "cap raised after releases"
     guarantee = ledger_statement(pure)
     assert guarantee.epsilon == 2.0 and "cap raised after releases" in guarantee.text()
     assert guarantee.covers == ("x",)

@@ -13,7 +13,7 @@ def test_a_filter_states_its_budget_and_not_the_amount_spent(tmp_path):
     ledger.charge(Pure(0.1), "count")
     guarantee = ledger_statement(ledger)
     assert guarantee.epsilon == 1.0 and guarantee.delta == 0
-    assert (guarantee.unit, guarantee.at_most) == ("patient", 3)
+    assert (guarantee.unit, guarantee.max_contributions) == ("patient", 3)
     assert guarantee.covers == ("count",) and guarantee.composition.startswith("pure")
 
 

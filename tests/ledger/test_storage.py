@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import stat
 import threading
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -156,27 +156,29 @@ def test_another_journal_mode_is_rejected(ledger):
 
 
 def test_settings_are_verified(ledger, monkeypatch):
-    connect = ledger_store._connect
+    connect = ledger_store.connect
 
-    def careless(path):
-        connection = connect(path)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return connection
+    @contextmanager
+    def careless(path, *settings):
+        with connect(path, *settings) as connection:
+            connection.execute("PRAGMA synchronous = NORMAL")
+            yield connection
 
-    monkeypatch.setattr(ledger_store, "_connect", careless)
+    monkeypatch.setattr(ledger_store, "connect", careless)
     with pytest.raises(LedgerError, match="journal_mode=wal and synchronous=1"):
         ledger.charge(Pure(0.1), "x")
 
 
 def test_attached_databases_are_rejected(ledger, monkeypatch):
-    connect = ledger_store._connect
+    connect = ledger_store.connect
 
-    def attached(path):
-        connection = connect(path)
-        connection.execute("ATTACH DATABASE ':memory:' AS another")
-        return connection
+    @contextmanager
+    def attached(path, *settings):
+        with connect(path, *settings) as connection:
+            connection.execute("ATTACH DATABASE ':memory:' AS another")
+            yield connection
 
-    monkeypatch.setattr(ledger_store, "_connect", attached)
+    monkeypatch.setattr(ledger_store, "connect", attached)
     with pytest.raises(LedgerError, match="others attached"):
         ledger.charge(Pure(0.1), "x")
 
@@ -518,7 +520,7 @@ def test_damaged_files_are_never_accepted(ledger, tmp_path):
             rotten = Ledger(path)
             rotten.verify()
             assert rotten.entries() == entries
-            answer = rotten.answer(Pure(0.2), "second", bytes, request="r", body=b"?")
+            _, answer = rotten.answer(Pure(0.2), "second", bytes, request="r", body=b"?")
             assert answer == b"answer"
         except (LedgerError, BudgetError):
             refused += 1

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veracal.mechanisms.optimizers import (
-    Constant,
     Exponential,
     Linear,
     group_noise_levels,
@@ -20,7 +19,6 @@ from veracal.mechanisms.optimizers import (
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (Constant(0.5), [0.5] * 5),
         (Exponential(2.0, decay=0.1), [2 * math.exp(-0.1 * t) for t in range(5)]),
         (
             Exponential(1.5, decay=0.02, every=2),
@@ -45,8 +43,8 @@ def test_a_number_is_a_constant_schedule() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Constant(0.0),
-        lambda: Constant(math.nan),
+        lambda: Exponential(0.0, 0.1),
+        lambda: Exponential(math.nan, 0.1),
         lambda: Exponential(-1.0, 0.1),
         lambda: Exponential(1.0, math.inf),
         lambda: Exponential(1.0, 0.1, every=0),

@@ -157,7 +157,7 @@ def with_names(results: Results, names: list[str]) -> Results:
     ]
     later = [replace(measured[1], when=name, date=name) for name in names[:30]]
     named = {name: name for name in names}
-    planned = [{"purpose": n, "part": n, "times": n, "used": n} for n in names]
+    planned = [{"purpose": n, "partition": n, "times": n, "used": n} for n in names]
     return replace(
         results,
         name=names[0],
@@ -372,7 +372,7 @@ def test_the_ledger_table_shows_the_cost_of_each_line(results):
     lines = [
         {
             "purpose": "a",
-            "part": "train",
+            "partition": "train",
             "times": 1,
             "used": 1,
             "epsilon": 1.00001,
@@ -380,13 +380,20 @@ def test_the_ledger_table_shows_the_cost_of_each_line(results):
         },
         {
             "purpose": "b",
-            "part": "test",
+            "partition": "test",
             "times": 4,
             "used": 2,
             "epsilon": 2.5,
             "delta": 1.7544e-4,
         },
-        {"purpose": "c", "part": "test", "times": 1, "used": 0, "epsilon": None, "delta": 1e-5},
+        {
+            "purpose": "c",
+            "partition": "test",
+            "times": 1,
+            "used": 0,
+            "epsilon": None,
+            "delta": 1e-5,
+        },
     ]
     table = ledger(replace(results, ledger={"planned": lines}))
     assert table.heads[-2:] == ("epsilon of all planned", "at delta")

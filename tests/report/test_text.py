@@ -106,7 +106,7 @@ def test_the_attacker_guesses_what_the_relation_protects():
     guarantee = {"private": True, "epsilon": 1.0, "advantage": 0.1, "unit": "patient"}
     said = " ".join(words.protection(example_results(guarantee=guarantee)).sentences)
     assert "whether a given patient was in the data" in said
-    replaced = {**guarantee, "relation": "replace-one", "at_most": 3}
+    replaced = {**guarantee, "relation": "replace-one", "max_contributions": 3}
     said = " ".join(words.protection(example_results(guarantee=replaced)).sentences)
     assert "which of two given patients" in said and "up to 3 rows each" in said
 

@@ -76,7 +76,7 @@ class Careless:
         else:
             same = self.wrong == "ignores the question"
             body = b"" if same else str((query.name, micro_epsilon)).encode()
-            answer = self.ledger.answer(event, "x", compute, request=request, body=body)
+            _, answer = self.ledger.answer(event, "x", compute, request=request, body=body)
             units = json.loads(answer)
         release = Release(query.name, tuple(units), query.grid, 1.0, micro_epsilon, event, True)
         return {

@@ -115,7 +115,7 @@ def test_rows_are_located_when_units_lost_some(tmp_path, monkeypatch):
     """Of whoever has too many rows some are drawn; the others keep their numbers."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
-    text = SCHEMA + '\n[columns.id]\nkind = "unit"\nat_most = 2\n'
+    text = SCHEMA + '\n[columns.id]\nkind = "unit"\nmax_contributions = 2\n'
     (tmp_path / "visits.toml").write_text(text)
     frame = table(300)
     ids = [f"p{number // 3}" for number in range(300)]

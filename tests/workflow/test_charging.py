@@ -40,7 +40,7 @@ upper = 100
 """
 UNIT = """[columns.who]
 kind = "unit"
-at_most = 2
+max_contributions = 2
 """
 SLOT = """[columns.bed]
 kind = "slot"

@@ -414,7 +414,9 @@ def test_a_model_is_remeasured_until_no_budget_is_left(tmp_path):
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
     kept = Results.from_bytes((tmp_path / "model" / "results.json").read_bytes())
     assert len(kept.measured) == 4
-    assert {line["used"] for line in kept.ledger["planned"] if line["part"] == "test"} == {4}
+    assert {line["used"] for line in kept.ledger["planned"] if line["partition"] == "test"} == {
+        4
+    }
 
 
 def test_another_ledger_cannot_pay_for_a_measurement(result, tmp_path):
@@ -425,7 +427,7 @@ def test_another_ledger_cannot_pay_for_a_measurement(result, tmp_path):
 
 
 PATIENTS = SCHEMA.split("[groups")[0].replace(
-    'kind = "category"\nvalues = ["f", "m"]', 'kind = "unit"\nat_most = 2'
+    'kind = "category"\nvalues = ["f", "m"]', 'kind = "unit"\nmax_contributions = 2'
 )
 
 
@@ -433,7 +435,7 @@ PATIENTS = SCHEMA.split("[groups")[0].replace(
     ("before", "after"),
     [
         # rows of one patient would be in training and in test
-        ('kind = "unit"\nat_most = 2', 'kind = "ignore"'),
+        ('kind = "unit"\nmax_contributions = 2', 'kind = "ignore"'),
         ("upper = 100", "upper = 1000"),
         ("classes = [0, 1]", "classes = [1, 0]"),
     ],

@@ -5,7 +5,7 @@ exact curve, and the cost that an event would have without amplification by samp
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
@@ -48,10 +48,7 @@ def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Br
     if isinstance(event, Composed):
         result: list[Branch] = [{}]
         for part in event.events:
-            more = branches(part, unit, keep_weights=keep_weights)
-            result = _drop_duplicates(
-                merge_branches((one, other)) for one in result for other in more
-            )
+            result = _combine(result, branches(part, unit, keep_weights=keep_weights))
         return result
     if isinstance(event, Repeated):
         inner = branches(event.event, unit)
@@ -61,9 +58,7 @@ def branches(event: Event, unit: Unit, *, keep_weights: bool = False) -> list[Br
         # time.
         result = [{}]
         for _ in range(event.times):
-            result = _drop_duplicates(
-                merge_branches((one, other)) for one in result for other in inner
-            )
+            result = _combine(result, inner)
         return result
     if isinstance(event, Parallel) and not (keep_weights and event.weights):
         return [branch for part in event.events for branch in branches(part, unit)]
@@ -111,9 +106,10 @@ def costs_nothing(leaf: Event) -> bool:
     return idle or leaf.sensitivity == 0
 
 
-def _drop_duplicates(candidates: Iterable[Branch]) -> list[Branch]:
-    """Remove repeated branches; raise if too many remain."""
-    kept = {frozenset(branch.items()): branch for branch in candidates}
+def _combine(first: list[Branch], second: list[Branch]) -> list[Branch]:
+    """Compose every branch with every other one, without repetitions; raise if too many."""
+    merged = [merge_branches(one, other) for one in first for other in second]
+    kept = {frozenset(branch.items()): branch for branch in merged}
     if len(kept) > _MAX_BRANCHES:
         raise ValueError(
             f"Expected at most {_MAX_BRANCHES} combinations of parallel partitions, got more. "
@@ -122,12 +118,11 @@ def _drop_duplicates(candidates: Iterable[Branch]) -> list[Branch]:
     return list(kept.values())
 
 
-def merge_branches(parts: tuple[Branch, ...]) -> Branch:
-    """Add the counts of each mechanism over several compositions."""
-    total: Branch = {}
-    for part in parts:
-        for leaf, n in part.items():
-            total[leaf] = total.get(leaf, 0) + n
+def merge_branches(one: Branch, other: Branch) -> Branch:
+    """Add the counts of each mechanism of two compositions."""
+    total = dict(one)
+    for leaf, n in other.items():
+        total[leaf] = total.get(leaf, 0) + n
     return total
 
 

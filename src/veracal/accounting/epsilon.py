@@ -51,7 +51,7 @@ from veracal.accounting.pld import (
     to_dp_accounting,
     typical_loss,
 )
-from veracal.accounting.rdp import ORDERS, check_delta, epsilon_from_rdp, leaf_curve
+from veracal.accounting.rdp import ORDERS, epsilon_from_rdp, leaf_curve
 
 SPACING = 1e-4  # of the grid of losses, unless the losses require another
 _FINE = 0.02  # of a typical loss: rounding then adds about 1e-4 of the variance
@@ -213,7 +213,7 @@ def epsilon_for(
     >>> round(epsilon_for(Gaussian(noise=1.0), 1e-5), 3)
     4.377
     """
-    check_delta(delta)
+    _checks.below_one(delta=delta)
     unit = unit or Unit()
     return max(
         _branch_epsilon(branch, delta, unit, coarse)
@@ -223,8 +223,7 @@ def epsilon_for(
 
 def delta_for(event: Event, epsilon: float, unit: Unit | None = None) -> float:
     """Upper bound on delta at a given epsilon: the inverse of :func:`epsilon_for`."""
-    if epsilon != 0:
-        _checks.positive(epsilon=epsilon)
+    _checks.nonnegative(epsilon=epsilon)
     unit = unit or Unit()
     return max(
         _branch_delta(branch, epsilon, unit)
@@ -314,7 +313,7 @@ def _with_pairs(
         pair = Approximate(cost, each, relation)
         pairs[pair] = pairs.get(pair, 0) + 1
     return min(
-        compose_branch(merge_branches((own, pairs)), delta, unit, coarse=coarse).epsilon(delta),
+        compose_branch(merge_branches(own, pairs), delta, unit, coarse=coarse).epsilon(delta),
         added + compose_branch(own, delta, unit, coarse=coarse).epsilon(delta * (1 - share)),
     )
 

@@ -85,9 +85,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         _checks.positive(epsilon=self.epsilon)
-        _checks.fraction(delta=self.delta)
-        if self.delta >= 1:
-            raise ValueError(f"Expected delta below 1, got delta={self.delta!r}.")
+        _checks.below_one(delta=self.delta)
         _checks.one_of(RELATIONS, relation=self.relation)
         object.__setattr__(self, "epsilon", float(self.epsilon))
         object.__setattr__(self, "delta", float(self.delta))
@@ -448,14 +446,14 @@ def _check_event(event: object) -> None:
 
 
 def _check_nonnegative(**values: float) -> None:
-    """Raise unless every value is a finite number that is not negative."""
+    """Raise unless every value is zero, or a positive number of ordinary size."""
+    _checks.nonnegative(**values)
     for name, value in values.items():
-        if value != 0 or isinstance(value, bool):
-            _checks.positive(**{name: value})
-            if not _MIN <= (value if isinstance(value, int) else float(value)) <= _MAX:
-                raise ValueError(
-                    f"Expected {name} between {_MIN:g} and {_MAX:g}, got {name}={value!r}."
-                )
+        size = value if isinstance(value, int) else float(value)
+        if size != 0 and not _MIN <= size <= _MAX:
+            raise ValueError(
+                f"Expected {name} between {_MIN:g} and {_MAX:g}, got {name}={value!r}."
+            )
 
 
 def _check_integer(**values: float) -> int:

@@ -134,15 +134,8 @@ def rdp_at(event: Event, order: float, unit: Unit | None = None) -> float:
 
 def rdp_epsilon(event: Event, delta: float, unit: Unit | None = None) -> float:
     """Epsilon at this delta by Rényi divergences: valid, looser than :func:`epsilon_for`."""
-    check_delta(delta)
+    _checks.below_one(delta=delta)
     return epsilon_from_rdp(_curve(event, ORDERS, unit or Unit()), delta)
-
-
-def check_delta(delta: float) -> None:
-    """Raise unless delta is in [0, 1)."""
-    _checks.fraction(delta=delta)
-    if delta >= 1:
-        raise ValueError(f"Expected delta below 1, got delta={delta!r}.")
 
 
 def epsilon_from_rdp(curve: Floats, delta: float) -> float:
@@ -164,24 +157,21 @@ def leaf_curve(branch: dict[Event, int], orders: tuple[float, ...], unit: Unit) 
     for leaf, count in branch.items():
         if is_unbounded(leaf):
             return np.full(len(orders), np.inf)
-        if not costs_nothing(leaf):
-            total = total + count * _mechanism_curve(leaf, orders, unit)
+        if costs_nothing(leaf):
+            continue
+        if isinstance(leaf, Pure | DiscreteLaplace):
+            # Two bounds on the same divergence: epsilon, and concentrated differential privacy.
+            epsilon = leaf.epsilon if isinstance(leaf, Pure) else leaf.sensitivity / leaf.noise
+            curve = np.array([min(epsilon, order * epsilon**2 / 2) for order in orders])
+        elif isinstance(leaf, Search):
+            # A run may have several branches, by its settings or by a record's partition. The
+            # divergence of each is at most the largest one of that order.
+            run = _curve(leaf.event, orders, unit)
+            curve = search_curve(run, orders, leaf.mean, leaf.distribution)
+        else:
+            curve = _dp_accounting_curve(leaf, orders, unit)
+        total = total + count * curve
     return total
-
-
-def _mechanism_curve(leaf: Event, orders: tuple[float, ...], unit: Unit) -> Floats:
-    """Divergences of one mechanism."""
-    if isinstance(leaf, Pure | DiscreteLaplace):
-        # Two bounds on the same divergence: epsilon, and concentrated differential privacy.
-        epsilon = leaf.epsilon if isinstance(leaf, Pure) else leaf.sensitivity / leaf.noise
-        return np.array([min(epsilon, order * epsilon**2 / 2) for order in orders])
-    if isinstance(leaf, Search):
-        # A run may have several branches, by its settings or by a record's partition. The
-        # divergence of each is at most the largest one of that order.
-        return search_curve(
-            _curve(leaf.event, orders, unit), orders, leaf.mean, leaf.distribution
-        )
-    return _dp_accounting_curve(leaf, orders, unit)
 
 
 @lru_cache(maxsize=1024)
@@ -198,9 +188,7 @@ def _dp_accounting_curve(leaf: Event, orders: tuple[float, ...], unit: Unit) -> 
 
     def compute(orders: Sequence[float]) -> Floats:
         accountant = RdpAccountant(orders=list(orders))
-        log = logging.getLogger(
-            "absl"
-        )  # warns of orders without a bound: here they are infinite
+        log = logging.getLogger("absl")  # warns of orders without a bound, infinite here
         before = log.level
         log.setLevel(logging.ERROR)
         try:

@@ -81,7 +81,7 @@ class Statement:
     relation : {"add-remove", "replace-one"}
     unit : str
         The unit of privacy.
-    at_most : int
+    max_contributions : int
         Maximum number of rows of one unit, which are protected together.
     accountant : str
         How epsilon was computed.
@@ -110,7 +110,7 @@ class Statement:
     delta: float
     relation: Relation
     unit: str
-    at_most: int
+    max_contributions: int
     accountant: str
     composition: str
     sampler: str
@@ -176,7 +176,8 @@ class Statement:
         return "\n\n".join([self._guarantee(), *total])
 
     def _guarantee(self) -> str:
-        rows = "" if self.at_most == 1 else f" with at most {self.at_most} rows"
+        most = self.max_contributions
+        rows = "" if most == 1 else f" with at most {most} rows"
         pure = f"epsilon = {format_up(self.epsilon)}"
         cost = pure if self.delta == 0 else f"{pure}, delta = {format_up(self.delta, 3)}"
         bound = "That" if math.isfinite(self.epsilon) else "Nothing"
@@ -251,7 +252,7 @@ def statement(
         delta=float(delta),
         relation=event.relation,
         unit=unit.name,
-        at_most=unit.max_contributions,
+        max_contributions=unit.max_contributions,
         accountant=_accountant(event, leaves, delta),
         composition=composition,
         sampler=sampler,

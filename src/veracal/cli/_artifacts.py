@@ -133,7 +133,7 @@ def facts(results: "Results", where: str) -> dict[str, Any]:
             "features": int(data["features"]),
             "test": float(data["test"]),
             "unit": str(guarantee["unit"]),
-            "at_most": int(guarantee["at_most"]),
+            "max_contributions": int(guarantee["max_contributions"]),
             "relation": str(guarantee["relation"]),
             "epsilon": float(guarantee["epsilon"]),
             "delta": float(guarantee["delta"]),
@@ -205,7 +205,8 @@ def map_summary(map_: "CalibrationMap") -> str:
 
 def protected(facts: Mapping[str, Any]) -> str:
     """The unit that a statement protects, in words."""
-    rows = "" if facts["at_most"] == 1 else f" with at most {facts['at_most']} rows"
+    most = facts["max_contributions"]
+    rows = "" if most == 1 else f" with at most {most} rows"
     return f"one {facts['unit']}{rows}, {facts['relation']}"
 
 

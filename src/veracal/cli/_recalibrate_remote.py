@@ -307,7 +307,9 @@ def _print_costs(costs: Sequence[SourceCost]) -> None:
             one.name,
             one.why or "answered every query",
             _format_cost(one.epsilon, one.delta),
-            one.unit if one.at_most == 1 else f"{one.unit} (up to {one.at_most})",
+            one.unit
+            if one.max_contributions == 1
+            else f"{one.unit} (up to {one.max_contributions})",
             "" if one.head is None else f"{one.head['index']}",
         )
         for one in costs

@@ -152,15 +152,7 @@ def print_status(folder: Path, *, json: bool) -> None:
                 "created": source.created,
                 "fingerprint": source.public.fingerprint,
                 "public_key": source.public.text,
-                "budget": {
-                    "epsilon": budget.epsilon,
-                    "delta": budget.delta,
-                    "relation": budget.relation,
-                    "unit": {
-                        "name": budget.unit.name,
-                        "at_most": budget.unit.max_contributions,
-                    },
-                },
+                "budget": asdict(budget),
                 "granted": asdict(granted),
                 "left": asdict(left),
                 "heads": None if heads is None else str(heads),

@@ -168,7 +168,9 @@ def _print_comparison(
     # Roth 2014, Theorem 3.16), unless one ledger paid for all models: each of its statements
     # covers the whole. They cannot be added if the models protect different units.
     total = None
-    if all(one[n] == first[n] for one in rest for n in ("unit", "at_most", "relation")):
+    if all(
+        one[n] == first[n] for one in rest for n in ("unit", "max_contributions", "relation")
+    ):
         add = max if one_ledger else sum
         total = {n: add(each[n] for each in artifacts) for n in ("epsilon", "delta")}
     if json:

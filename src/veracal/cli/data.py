@@ -114,7 +114,7 @@ def _to_json(dataset: "Dataset", schema: "Schema | None", parts: "Split") -> dic
         "classes": list(dataset.classes),
         "groups": {name: list(group.names) for name, group in dataset.groups.items()},
         "unit": "row" if dataset.units is None else "id",
-        "at_most": dataset.max_contributions,
+        "max_contributions": dataset.max_contributions,
         "norm": dataset.norm,
         "size": dataset.size,
         "schema": None if schema is None else tomllib.loads(schema.to_toml()),
@@ -190,7 +190,7 @@ def _column_row(name: str, column: "Column") -> tuple[str, str, str, str, str]:
         case Target():
             declared = format_list(column.classes)
         case UnitColumn():
-            declared = _rows(column.at_most)
+            declared = _rows(column.max_contributions)
         case _:
             declared = ""
     treatment = getattr(column, "missing", None)

@@ -286,7 +286,7 @@ def _row(path: Path) -> dict[str, Any]:
             **row,
             "data": ledger.opening.data,
             "caps": {"epsilon": budget.epsilon, "delta": budget.delta},
-            "note": ledger.cap_note,
+            "note": ledger.caps.note,
             "spent": asdict(ledger.spent()),
             "left": asdict(ledger.remaining()),
             "runs": len(ledger.runs()),
@@ -315,8 +315,8 @@ def _print_ledger(ledger: "Ledger", *, json: bool) -> None:
         ("head", facts["head"]),
     ]
     _output.print_table(f"{name}: the budget", ("", ""), rows)
-    several = len(facts["parts"]) > 1
-    parts = [*facts["parts"], *([{"name": "total", **facts["total"]}] if several else [])]
+    several = len(facts["partitions"]) > 1
+    parts = [*facts["partitions"], *([{"name": "total", **facts["total"]}] if several else [])]
     rows = [
         (p["name"], _amount(p["spent"], "spent"), _amount(p["left"], "left")) for p in parts
     ]
@@ -355,7 +355,7 @@ def _print_entries(name: str, facts: dict[str, Any]) -> None:
     rows: list[tuple[str, ...]]
     if facts["plan"]:
         rows = [
-            (item["purpose"], item["event"]["kind"], item["part"] or "all", item["used"])
+            (item["purpose"], item["event"]["kind"], item["partition"] or "all", item["used"])
             for item in facts["plan"]
         ]
         columns = ("purpose", "event", "partition", "used")
@@ -369,7 +369,7 @@ def _print_entries(name: str, facts: dict[str, Any]) -> None:
             str(entry["index"]),
             entry["purpose"],
             entry["event"]["kind"] if entry["event"] else "",
-            entry["part"] or "all",
+            entry["partition"] or "all",
             entry["charged"],
             str(entry["outcome"])
             + ("" if entry["settles"] is None else f" (entry {entry['settles']})"),
@@ -422,14 +422,14 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
 
     return {
         "path": str(ledger.path),
-        **{key: opening.to_json()[key] for key in ("budget", "parts", "data", "split")},
+        **{key: opening.to_json()[key] for key in ("budget", "data", "split")},
         "caps": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "extensions": [asdict(one) for one in ledger.extensions],
-        "note": ledger.cap_note,
+        "extensions": [asdict(one) for one in ledger.caps.extensions],
+        "note": ledger.caps.note,
         "kind": rule.kind,
         "words": rule.description,
         "head": entries[-1].hash if entries else ledger.head,
-        "parts": [asdict(balance) for balance in ledger.partitions()],
+        "partitions": [asdict(balance) for balance in ledger.partitions()],
         "total": {"spent": asdict(ledger.spent()), "left": asdict(ledger.remaining())},
         "plan": items(ledger),
         "runs": [run_facts(run) for run in ledger.runs()],

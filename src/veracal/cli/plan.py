@@ -140,7 +140,8 @@ def _print_plan(plan: "TrainingPlan") -> None:
 
     promise = plan.statement
     on_mean = format_up(plan.noise_multiplier / plan.expected_batch)
-    most = "one row" if promise.at_most == 1 else f"at most {promise.at_most} rows"
+    limit = promise.max_contributions
+    most = "one row" if limit == 1 else f"at most {limit} rows"
     attack = f"{format_up(100 * promise.advantage)} %"
     rows = [
         ("noise multiplier", format_up(plan.noise_multiplier, 5), "noise on sum ÷ clip bound"),

@@ -108,7 +108,7 @@ def check(
         "classes": list(declared.classes),
         "groups": list(declared.groups),
         "unit": declared.unit,
-        "at_most": declared.at_most,
+        "max_contributions": declared.max_contributions,
         "slot": declared.slot,
         "size": declared.size,
         "norm": declared.norm,

@@ -312,7 +312,7 @@ def declare_dataset(schema: Schema, *, where: str) -> Dataset:
         ]
     )
     dataset = encode(frame, schema, where=where, row_digests=True)
-    return limit_contributions(dataset, max_contributions=schema.at_most)
+    return limit_contributions(dataset, max_contributions=schema.max_contributions)
 
 
 def encode_rows(

@@ -279,7 +279,7 @@ def load(
             raise DataError(path, "at least one record", "none", "Name a file with records.")
         dataset = concatenate(parts)
     check_learnable(dataset, path)
-    return limit_contributions(dataset, max_contributions=declared.at_most, rng=rng)
+    return limit_contributions(dataset, max_contributions=declared.max_contributions, rng=rng)
 
 
 def declare(what: str | Path, *, schema: Schema | None = None) -> Dataset:

@@ -271,19 +271,20 @@ class Target(_Declaration):
 class UnitColumn(_Declaration):
     """Id of the individual that a row belongs to, and the bound on the rows of one individual.
 
-    ``missing`` may be 'drop' or None. With ``at_most=None`` the number of rows is unbounded,
-    which private computations reject.
+    ``missing`` may be 'drop' or None. With ``max_contributions=None`` the number of rows is
+    unbounded, which private computations reject.
     """
 
-    at_most: int | None = None
+    max_contributions: int | None = None
     missing: Literal["drop"] | None = None
     _remedy = "Ids are not imputed."
 
     def problems(self) -> Iterator[Problem]:
         """Yield what makes the declaration invalid."""
         yield from super().problems()
-        if self.at_most is not None and not (_is_real(self.at_most, int) and self.at_most > 0):
-            yield "at_most to be a whole number > 0", repr(self.at_most), "Correct it."
+        most = self.max_contributions
+        if most is not None and not (_is_real(most, int) and most > 0):
+            yield "max_contributions to be a whole number > 0", repr(most), "Correct it."
 
 
 @dataclass(frozen=True)
@@ -514,9 +515,9 @@ class Schema:
         return self._name_of(Slot)
 
     @property
-    def at_most(self) -> int | None:
+    def max_contributions(self) -> int | None:
         """Bound on the rows of one unit."""
-        return None if self.unit is None else self.columns[self.unit].at_most  # type: ignore[union-attr]
+        return None if self.unit is None else self.columns[self.unit].max_contributions  # type: ignore[union-attr]
 
     @property
     def features(self) -> Mapping[str, Feature]:

@@ -418,7 +418,9 @@ def _propose_column(profile: Profile, before: Profile, role: Role | None) -> lis
         return [DraftLine('kind = "slot"', "a slot id, which a replacement inherits")]
     if role == "unit":
         lines = [DraftLine('kind = "unit"')]
-        lines.append(DraftLine("# at_most = 1", "the maximal number of rows of one individual"))
+        lines.append(
+            DraftLine("# max_contributions = 1", "the maximal number of rows of one individual")
+        )
     elif role in ("target", "guess"):
         guess = _read('kind = "target"', "a guess: is this the column to predict?")
         values = profile.sorted_values

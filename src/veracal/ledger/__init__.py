@@ -6,6 +6,7 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.ledger.chain import (
+        Caps,
         Entry,
         EpsilonDelta,
         Extension,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         Renyi,
         best_order,
         decimal_fraction,
-        divide_micro_epsilon,
         merge_items,
         read_plan,
         unpaid_items,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AssignmentNotice",
+    "Caps",
     "Cost",
     "Entry",
     "EpsilonDelta",
@@ -69,7 +70,6 @@ __all__ = [
     "default_ledger_path",
     "digest",
     "display_name",
-    "divide_micro_epsilon",
     "ledger_statement",
     "ledger_total",
     "list_default_ledgers",

@@ -19,7 +19,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from veracal import _checks
@@ -187,7 +187,6 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["part"] = values.pop("partition")
         values["event"] = None if self.event is None else event_to_json(self.event)
         values["items"] = [item.to_json() for item in self.items]
         values["extension"] = None if self.extension is None else list(self.extension)
@@ -199,7 +198,6 @@ class Entry:
         try:
             values = json.loads(text)
             event, extension = values["event"], values["extension"]
-            values["partition"] = values.pop("part")
             values["event"] = None if event is None else event_from_json(event)
             values["extension"] = None if extension is None else tuple(extension)
             values["items"] = tuple(map(Item.from_json, values["items"]))
@@ -279,12 +277,6 @@ class Opening:
         """The canonical record."""
         return canonical(self.to_json())
 
-    def accounts(self) -> dict[str, Cost]:
-        """All accounts and their totals."""
-        if isinstance(self.rule, Planned):
-            return {str(i): Cost(item.times) for i, item in enumerate(self.rule.items)}
-        return dict.fromkeys(self.partitions, self.rule.total(self.budget))
-
     def cost(self, event: Event, delta: float | None) -> Cost:
         """Cost of an event to its account."""
         if pure_epsilon(event, self.budget.unit) == 0:
@@ -317,16 +309,10 @@ class Opening:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object."""
-        budget = self.budget
         return {
-            "budget": {
-                "epsilon": budget.epsilon,
-                "delta": budget.delta,
-                "relation": budget.relation,
-                "unit": {"name": budget.unit.name, "at_most": budget.unit.max_contributions},
-            },
+            "budget": asdict(self.budget),
             "rule": self.rule.to_json(),
-            "parts": list(self.partitions),
+            "partitions": list(self.partitions),
             "nonce": self.nonce,
             "data": self.data,
             "split": None if self.split is None else dict(self.split),
@@ -337,11 +323,11 @@ class Opening:
         """Parse the record; raise unless the text is its canonical form."""
         try:
             values = json.loads(text)
-            budget, unit = values["budget"], values["budget"]["unit"]
+            budget = values["budget"]
             opening = cls(
-                budget=Budget(**{**budget, "unit": Unit(unit["name"], unit["at_most"])}),
+                budget=Budget(**{**budget, "unit": Unit(**budget["unit"])}),
                 rule=rule_from_json(values["rule"]),
-                partitions=tuple(values["parts"]),
+                partitions=tuple(values["partitions"]),
                 nonce=values["nonce"],
                 data=values["data"],
                 split=values["split"],
@@ -442,7 +428,10 @@ class Caps:
         return whole if number == 1 else whole - rule.total(self._up_to(number - 1))
 
     def accounts(self, number: int) -> dict[str, Cost]:
-        """Accounts of a filter, one per partition, and their totals."""
+        """Accounts of a filter, one per partition, or of a plan, one per item; their totals."""
+        rule = self.opening.rule
+        if isinstance(rule, Planned):
+            return {str(i): Cost(item.times) for i, item in enumerate(rule.items)}
         total = self.total(number)
         return {account_name(name, number): total for name in self.opening.partitions}
 

@@ -116,7 +116,7 @@ class ChargeRequest:
         content = {
             "event": event_to_json(self.event),
             "purpose": self.purpose,
-            "part": self.partition,
+            "partition": self.partition,
             "delta": self.delta,
             "body": None if self.body is None else digest(self.body),
             "reservation": self.reservation,
@@ -620,33 +620,3 @@ def append_run(
         if is_first:
             accounts = {item_account(run, i): Cost(item.times) for i, item in enumerate(items)}
             storage.add_accounts(connection, accounts, filter=None, entry=entry.index)
-
-
-def read_runs(connection: Connection) -> tuple[LedgerRun, ...]:
-    """All runs of a ledger."""
-    caps, runs = storage.read_caps(connection), []
-    rule = caps.opening.rule
-    for first in storage.account_entries(connection):
-        if first.outcome != "run":
-            continue
-        assert first.run is not None
-        assert first.filter is not None
-        assert not isinstance(rule, Planned)
-        entries = storage.run_entries(connection, first.run)
-        amounts = {
-            entry.partition or "": rule.privacy(Cost(entry.cost, entry.cost_delta), caps.budget)
-            for entry in entries
-        }
-        run = LedgerRun(
-            first.run,
-            first.purpose,
-            first.request or "",
-            run_items(entries),
-            {name: epsilon for name, (epsilon, _) in amounts.items()},
-            {name: delta for name, (_, delta) in amounts.items()},
-            first.filter,
-            first.index,
-            storage.settlement(connection, first.index) is not None,
-        )
-        runs.append(run)
-    return tuple(runs)

@@ -13,7 +13,6 @@ from veracal.ledger.chain import (
     Caps,
     Entry,
     EpsilonDelta,
-    Extension,
     Opening,
     PartitionBalance,
     account_name,
@@ -103,7 +102,7 @@ def open_ledger(
     for item in items or ():
         opening.check(item.event, item.partition)
     first = None if isinstance(rule, Planned) else 1
-    create_file(target, opening.text, opening.accounts(), filter=first)
+    create_file(target, opening.text, Caps(opening).accounts(1), filter=first)
     return Ledger(target)
 
 
@@ -206,7 +205,7 @@ class Ledger:
         body: bytes,
         partition: str | None = None,
         delta: float | None = None,
-    ) -> bytes:
+    ) -> tuple[Entry, bytes]:
         """Charge and store an answer in one transaction, then release it.
 
         Parameters
@@ -224,7 +223,7 @@ class Ledger:
 
         Returns
         -------
-        bytes
+        entry, answer : Entry, bytes
             Always the same for the same request.
 
         Raises
@@ -236,28 +235,6 @@ class Ledger:
             records, it is an answer, too, and repeated for the same request. A process that is
             interrupted or killed charges nothing and releases nothing.
         """
-        return self.answered(
-            event,
-            purpose,
-            compute,
-            request=request,
-            body=body,
-            partition=partition,
-            delta=delta,
-        )[1]
-
-    def answered(
-        self,
-        event: Event,
-        purpose: str,
-        compute: Callable[[], bytes],
-        *,
-        request: str,
-        body: bytes,
-        partition: str | None = None,
-        delta: float | None = None,
-    ) -> tuple[Entry, bytes]:
-        """Answer as :meth:`answer` does, and return the entry of the ledger as well."""
         if not isinstance(body, bytes):
             raise ValueError(f"Expected body to be bytes, got {type(body).__name__}.")
         charge = ChargeRequest(event, purpose, partition, delta, request, body, self.run)
@@ -463,8 +440,36 @@ class Ledger:
 
     def runs(self) -> tuple[LedgerRun, ...]:
         """All runs, in order."""
+        result = []
         with reading(self.path) as connection:
-            return charging.read_runs(connection)
+            caps = storage.read_caps(connection)
+            rule, budget = caps.opening.rule, caps.budget
+            for first in storage.account_entries(connection):
+                if first.outcome != "run":
+                    continue
+                assert first.run is not None
+                assert first.filter is not None
+                assert not isinstance(rule, Planned)
+                entries = storage.run_entries(connection, first.run)
+                amounts = {
+                    entry.partition or "": rule.privacy(
+                        Cost(entry.cost, entry.cost_delta), budget
+                    )
+                    for entry in entries
+                }
+                run = LedgerRun(
+                    first.run,
+                    first.purpose,
+                    first.request or "",
+                    run_items(entries),
+                    {name: epsilon for name, (epsilon, _) in amounts.items()},
+                    {name: delta for name, (_, delta) in amounts.items()},
+                    first.filter,
+                    first.index,
+                    storage.settlement(connection, first.index) is not None,
+                )
+                result.append(run)
+        return tuple(result)
 
     def extend(self, *, epsilon: float, delta: float = 0.0) -> Entry:
         """Raise the caps by adding a filter with caps of its own.
@@ -496,20 +501,6 @@ class Ledger:
             storage.add_accounts(connection, accounts, filter=new.filter, entry=entry.index)
         return entry
 
-    @property
-    def extensions(self) -> tuple[Extension, ...]:
-        """All extensions of the caps since the opening."""
-        return self._caps().extensions
-
-    @property
-    def cap_note(self) -> str | None:
-        """Note for every statement if the caps were raised; otherwise None."""
-        return self._caps().note
-
-    def _caps(self) -> Caps:
-        with reading(self.path) as connection:
-            return storage.read_caps(connection)
-
     # ------------------------------------------------------------ state
 
     @property
@@ -519,9 +510,15 @@ class Ledger:
             return storage.opening_record(connection)[0]
 
     @property
+    def caps(self) -> Caps:
+        """The current caps: those of the opening and all extensions."""
+        with reading(self.path) as connection:
+            return storage.read_caps(connection)
+
+    @property
     def budget(self) -> Budget:
         """Upper bound on the total cost: the sum of all caps, including extensions."""
-        return self._caps().budget
+        return self.caps.budget
 
     @property
     def head(self) -> str:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,20 +43,16 @@ from veracal.data import (
     even_draws,
     iterate_digests,
     key_fingerprints,
-    new_file,
     record_digests,
     split_by_assignment,
 )
 from veracal.errors import DataError, LedgerError
 from veracal.ledger.storage import (
-    SIDE_FILES,
-    check_local,
-    check_path,
+    check_new_path,
     check_settings,
+    connect,
     locked_folder,
-    open_existing,
-    rolling_back,
-    temporary_file,
+    publish,
     translate_errors,
 )
 
@@ -66,6 +62,7 @@ UNASSIGNED = -1
 _FORMAT = 1
 _APPLICATION = 0x56435054  # "VCPT", in the header of the file
 _SYNCHRONOUS = 3  # EXTRA: the deletion of a journal reaches the disk, too
+_SETTING = f"synchronous = {_SYNCHRONOUS}"
 _KEY_BYTES = 32
 _FAILURES = {
     "outcome": "Nothing was assigned or charged. If the file is damaged, restore it with its key "
@@ -84,7 +81,7 @@ CREATE TABLE state (
 ) STRICT;
 CREATE TABLE assignments (
     hash BLOB PRIMARY KEY CHECK (length(hash) = 16),
-    part INTEGER NOT NULL CHECK (part IN (0, 1, 2)),
+    partition INTEGER NOT NULL CHECK (partition IN (0, 1, 2)),
     rows INTEGER NOT NULL CHECK (rows > 0)
 ) STRICT, WITHOUT ROWID;
 """
@@ -177,14 +174,9 @@ class PartitionRule:
             f"the split key {self.split_key!r} with shares {shares} by {self.keyed_by}{columns}"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to a JSON object."""
-        lists = {"fractions": list(self.fractions), "columns": list(self.columns)}
-        return {**asdict(self), **lists}
-
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> "PartitionRule":
-        """Parse the result of :meth:`to_dict`."""
+        """Parse the fields, of which tuples may be lists."""
         try:
             lists = {name: tuple(entries[name]) for name in ("fractions", "columns")}
             return cls(**{**entries, **lists})
@@ -306,33 +298,22 @@ class PartitionStore:
         is on a file system that other machines may share.
         """
         path, key = Path(path), key_path(Path(path))
-        if "\0" in str(path):
-            raise LedgerError(
-                f"{str(path)!r}: expected a file name, found one with a null byte."
-            )
-        with translate_errors(path, **_FAILURES):
-            check_local(path.parent)
-            with locked_folder(path) as folder:
-                for ending in ("", *SIDE_FILES):
-                    new_file(Path(f"{path}{ending}"), "partition store")
-                if os.path.lexists(key):  # left by an interrupted creation
-                    secret = _read_key(key)
-                else:
-                    secret = os.urandom(_KEY_BYTES)
-                    with _publish(key, folder) as temporary:
-                        temporary.write_bytes(secret)
-                with _publish(path, folder) as temporary:
-                    connection = connect(temporary)
-                    try:
-                        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                        connection.execute(f"PRAGMA user_version = {_FORMAT}")
-                        connection.executescript(_SCHEMA)
-                        connection.execute(
-                            "INSERT INTO state VALUES (1, ?, ?, 0, 0)",
-                            (_rule_to_json(rule), _key_check(secret)),
-                        )
-                    finally:
-                        connection.close()
+        with translate_errors(path, **_FAILURES), locked_folder(path) as folder:
+            check_new_path(path, "partition store")
+            if os.path.lexists(key):  # left by an interrupted creation
+                secret = _read_key(key)
+            else:
+                secret = os.urandom(_KEY_BYTES)
+                with publish(key, folder) as temporary:
+                    temporary.write_bytes(secret)
+            with publish(path, folder) as temporary, connect(temporary, _SETTING) as connection:
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {_FORMAT}")
+                connection.executescript(_SCHEMA)
+                connection.execute(
+                    "INSERT INTO state VALUES (1, ?, ?, 0, 0)",
+                    (json.dumps(asdict(rule), sort_keys=True), _key_check(secret)),
+                )
         return cls(path)
 
     @classmethod
@@ -359,7 +340,7 @@ class PartitionStore:
             with store._transaction(write=True) as connection:
                 update = connection.execute(
                     "UPDATE state SET rule = ?, recording = recording + 1 WHERE sealed = 0",
-                    (_rule_to_json(rule),),
+                    (json.dumps(asdict(rule), sort_keys=True),),
                 )
                 if update.rowcount == 1:
                     connection.execute("DELETE FROM assignments")
@@ -408,7 +389,12 @@ class PartitionStore:
                     f"{self.path}: another run has changed the rule. Start again."
                 )
             table = _load_table(connection)
-            if fresh and not by_units and not sealed and not table.equals(current):
+            if (
+                fresh
+                and not by_units
+                and not sealed
+                and not all(map(np.array_equal, table, current))
+            ):
                 recording += 1
                 connection.execute("DELETE FROM assignments")
                 connection.execute("UPDATE state SET recording = ?", (recording,))
@@ -418,11 +404,12 @@ class PartitionStore:
         known, recorded, present = int(is_known.sum()), len(table.keys), len(keys)
         parts = table.values_of(keys, table.parts, UNASSIGNED).astype(np.int8)
         if by_units and grow:
-            new_units = current.take(~is_known)
+            new_units = _Table(*(column[~is_known] for column in current))
             parts[~is_known] = new_units.parts
         parts = parts[numbers]
         if not by_units:
-            parts[_rank_within_groups(numbers) >= table.rows_of(keys)[numbers]] = UNASSIGNED
+            recorded_rows = table.values_of(keys, table.rows, 0)
+            parts[_rank_within_groups(numbers) >= recorded_rows[numbers]] = UNASSIGNED
         left_out = int(np.count_nonzero(parts < 0))
         if self.rule.keyed_by == "row":  # equal rows count as separate individuals
             known, recorded, present = len(parts) - left_out, int(table.rows.sum()), len(parts)
@@ -467,7 +454,9 @@ class PartitionStore:
             )
         with self._transaction(write=False) as connection:
             counts = dict(
-                connection.execute("SELECT part, count(*) FROM assignments GROUP BY part")
+                connection.execute(
+                    "SELECT partition, count(*) FROM assignments GROUP BY partition"
+                )
             )
         return counts.get(0, 0), counts.get(1, 0), counts.get(2, 0)
 
@@ -518,20 +507,21 @@ class PartitionStore:
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[sqlite3.Connection]:
         """A transaction; the writes of a block are on the disk once it ends normally."""
-        with translate_errors(self.path, **_FAILURES):
-            check_path(self.path)
-            with rolling_back(connect(self.path)) as connection:
-                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-                check_settings(
-                    connection,
-                    self.path,
-                    "a partition store",
-                    application=_APPLICATION,
-                    version=_FORMAT,
-                    settings=("delete", _SYNCHRONOUS),
-                )
-                yield connection
-                connection.execute("COMMIT")
+        with (
+            translate_errors(self.path, **_FAILURES),
+            connect(self.path, _SETTING) as connection,
+        ):
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            check_settings(
+                connection,
+                self.path,
+                "a partition store",
+                application=_APPLICATION,
+                version=_FORMAT,
+                settings=("delete", _SYNCHRONOUS),
+            )
+            yield connection
+            connection.execute("COMMIT")
 
 
 def split_and_assign(
@@ -564,26 +554,15 @@ def split_and_assign(
     return split, assignment
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
+class _Table(NamedTuple):
     """Individuals sorted by their keyed hash, with partition and number of rows."""
 
     keys: Array
     parts: Ints
     rows: Ints
 
-    def take(self, index: Array) -> "_Table":
-        return _Table(self.keys[index], self.parts[index], self.rows[index])
-
-    def equals(self, other: "_Table") -> bool:
-        mine, theirs = (self.keys, self.parts, self.rows), (other.keys, other.parts, other.rows)
-        return all(map(np.array_equal, mine, theirs))
-
-    def rows_of(self, keys: Array) -> Ints:
-        """Number of recorded rows of each individual."""
-        return self.values_of(keys, self.rows, 0)
-
     def values_of(self, keys: Array, values: Ints, absent: int) -> Ints:
+        """The value of each individual; ``absent`` for those that are not in the table."""
         if not len(self.keys):
             return np.full(len(keys), absent)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -602,7 +581,7 @@ def _rank_within_groups(numbers: Ints) -> Ints:
 
 def _load_table(connection: sqlite3.Connection) -> _Table:
     """The recorded assignments."""
-    cursor = connection.execute("SELECT hash, part, rows FROM assignments ORDER BY hash")
+    cursor = connection.execute("SELECT hash, partition, rows FROM assignments ORDER BY hash")
     columns = tuple(zip(*cursor, strict=True))
     keys, parts, rows = columns or ((), (), ())
     return _Table(
@@ -620,10 +599,6 @@ def _insert(connection: sqlite3.Connection, table: _Table) -> None:
             iterate_digests(table.keys), table.parts.tolist(), table.rows.tolist(), strict=True
         ),
     )
-
-
-def _rule_to_json(rule: PartitionRule) -> str:
-    return json.dumps(rule.to_dict(), sort_keys=True)
 
 
 def _identifying_columns(schema: Schema, keyed_by: KeyedBy) -> tuple[str, ...]:
@@ -675,19 +650,3 @@ def _read_key(path: Path) -> bytes:
             f"{path}: expected a key of {_KEY_BYTES} bytes, found {len(secret)}.", remedy
         )
     return secret
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing store so that commits reach the disk."""
-    return open_existing(path, f"synchronous = {_SYNCHRONOUS}")
-
-
-@contextmanager
-def _publish(path: Path, folder: int) -> Iterator[Path]:
-    """A temporary file that becomes the file of a path at the end, durably."""
-    with temporary_file(path) as temporary:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        os.fsync(folder)

@@ -13,6 +13,7 @@ filter: the composed list then depends on the records, and the bound fails
 
 import math
 import tomllib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ from veracal.accounting import (
     micro_epsilon,
     pure_epsilon,
     rdp_at,
+    to_micro,
 )
 from veracal.data import open_file, parse_json
 from veracal.errors import BudgetError, DataError
@@ -79,22 +81,6 @@ class Cost:
         return self.amount <= other.amount and self.delta <= other.delta
 
 
-def divide_micro_epsilon(total: int, queries: int) -> int:
-    """Micro-epsilon per query if several queries share a total equally, rounded down.
-
-    Choose the cost first and derive the noise from it. If the cost is derived from the noise it
-    is rounded up, and the last query exceeds the budget. ``Pure(micro / 1e6)`` costs exactly
-    this amount.
-
-    Examples
-    --------
-    >>> divide_micro_epsilon(1_000_000, 6)
-    166666
-    """
-    _checks.whole(total=total, queries=queries)
-    return int(total) // int(queries)
-
-
 def decimal_fraction(number: float) -> Fraction:
     """The exact value of a number's decimal representation: 0.7 is seven tenths."""
     return Fraction(repr(float(number)))
@@ -127,17 +113,8 @@ def free_event_error() -> ValueError:
     )
 
 
-def _budget_to_micro(epsilon: float) -> int:
-    """Convert a budget to micro-epsilon of its decimal representation, rounded down."""
-    units = math.floor(decimal_fraction(epsilon) * MICRO)
-    if units < 1:
-        raise ValueError(
-            f"Expected epsilon of at least {1 / MICRO:g}, got epsilon={epsilon!r}."
-        )
-    return _check_storable(units)
-
-
 def _check_storable(units: int) -> int:
+    """Raise if a total exceeds the range of a ledger's integers."""
     if units > _MAX_UNITS:
         raise ValueError("Expected a budget within the range of a ledger, got a larger one.")
     return units
@@ -180,7 +157,7 @@ class Item:
         return {
             "purpose": self.purpose,
             "times": self.times,
-            "part": self.partition,
+            "partition": self.partition,
             "event": event_to_json(self.event),
         }
 
@@ -188,7 +165,7 @@ class Item:
     def from_json(cls, values: Mapping[str, Any]) -> "Item":
         """Parse a JSON object."""
         event, times = event_from_json(values["event"]), values.get("times", 1)
-        return cls(values["purpose"], event, times, values.get("part"))
+        return cls(values["purpose"], event, times, values.get("partition"))
 
 
 def merge_items(items: Iterable[Item]) -> tuple[Item, ...]:
@@ -291,7 +268,7 @@ _MAX_PLAN_BYTES = 2**20
 def read_plan(path: Path) -> tuple[Item, ...]:
     """Read a plan file: a list ``items``, each with a purpose, an event and a number of times.
 
-    An item in TOML, where ``times`` and ``part`` are optional::
+    An item in TOML, where ``times`` and ``partition`` are optional::
 
         [[items]]
         purpose = "count"
@@ -328,10 +305,13 @@ def read_plan(path: Path) -> tuple[Item, ...]:
     items = []
     for number, values in enumerate(listed, start=1):
         where = f"{path}, item {number}"
-        keys = {"purpose", "event", "times", "part"}
+        keys = {"purpose", "event", "times", "partition"}
         if not isinstance(values, dict) or not {"purpose", "event"} <= set(values) <= keys:
             raise DataError(
-                where, "purpose and event, times and part", repr(values)[:80], "Correct it."
+                where,
+                "purpose and event, times and partition",
+                repr(values)[:80],
+                "Correct it.",
             )
         try:
             items.append(Item.from_json(values))
@@ -349,8 +329,34 @@ def read_plan(path: Path) -> tuple[Item, ...]:
 # ---------------------------------------------------------------- filters
 
 
+class _Filter(ABC):
+    """Base class of rules for costs that may depend on earlier answers; by default sums."""
+
+    kind: ClassVar[Literal["pure", "open"]] = "open"
+
+    @abstractmethod
+    def total(self, budget: Budget) -> Cost:
+        """Total of one partition for a budget, rounded down."""
+
+    @abstractmethod
+    def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
+        """Cost of an event for one unit, rounded up."""
+
+    def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
+        """Cost of the whole list of a run, composed as one event."""
+        return self.cost(event, budget, None)
+
+    def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
+        """Epsilon and delta of the amount spent."""
+        return spent.amount / MICRO, spent.delta / ATTO
+
+    def left(self, spent: Cost, budget: Budget) -> tuple[float, float]:
+        """Epsilon and delta left to spend."""
+        return self.privacy(self.total(budget) - spent, budget)
+
+
 @dataclass(frozen=True)
-class EpsilonSums:
+class EpsilonSums(_Filter):
     """Addition of pure epsilons, as integers.
 
     Guarantees
@@ -360,7 +366,7 @@ class EpsilonSums:
     filter, Rogers et al. 2016).
     """
 
-    kind: ClassVar[Literal["pure", "open"]] = "pure"
+    kind = "pure"
     measure: ClassVar[str] = "epsilon"
     description: ClassVar[str] = (
         "pure: epsilons are added up in whole millionths, each rounded up"
@@ -373,24 +379,12 @@ class EpsilonSums:
                 f"Expected delta=0 for a pure ledger, got delta={budget.delta!r}. A budget "
                 "with delta > 0 needs an open ledger or a plan."
             )
-        return Cost(_budget_to_micro(budget.epsilon))
+        return Cost(_check_storable(to_micro(budget.epsilon)))
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of an event for one unit, rounded up."""
         _check_no_delta(delta)
         return check_not_free(Cost(micro_epsilon(event, budget.unit)))
-
-    def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
-        """Cost of the whole list of a run, composed as one event."""
-        return self.cost(event, budget, None)
-
-    def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon and delta of the amount spent."""
-        return spent.amount / MICRO, 0.0
-
-    def left(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon and delta left to spend."""
-        return self.privacy(self.total(budget) - spent, budget)
 
     def figure(self, cost: Cost) -> str:
         """Format a cost for messages."""
@@ -402,7 +396,7 @@ class EpsilonSums:
 
 
 @dataclass(frozen=True)
-class EpsilonDeltaSums:
+class EpsilonDeltaSums(_Filter):
     """Addition of epsilons and deltas.
 
     Guarantees
@@ -411,14 +405,13 @@ class EpsilonDeltaSums:
     answers together are (epsilon, delta)-differentially private (Rogers et al. 2016).
     """
 
-    kind: ClassVar[Literal["pure", "open"]] = "open"
     measure: ClassVar[str] = "(epsilon, delta)"
     description: ClassVar[str] = "open: epsilons and deltas are added up, each rounded up"
 
     def total(self, budget: Budget) -> Cost:
         """Total of one partition: the decimal value of the budget."""
         delta = math.floor(decimal_fraction(budget.delta) * ATTO)
-        return Cost(_budget_to_micro(budget.epsilon), delta)
+        return Cost(_check_storable(to_micro(budget.epsilon)), delta)
 
     def cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
         """Cost of a pure or (epsilon, delta) event, or of any event at a given delta."""
@@ -467,14 +460,6 @@ class EpsilonDeltaSums:
             )
         return check_not_free(Cost(math.ceil(decimal_fraction(epsilon) * MICRO), units))
 
-    def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon and delta of the amount spent."""
-        return spent.amount / MICRO, spent.delta / ATTO
-
-    def left(self, spent: Cost, budget: Budget) -> tuple[float, float]:
-        """Epsilon and delta left to spend."""
-        return self.privacy(self.total(budget) - spent, budget)
-
     def figure(self, cost: Cost) -> str:
         """Format a cost for messages."""
         return f"({_format_units(cost.amount, MICRO)}, {format_up(cost.delta / ATTO)})"
@@ -485,7 +470,7 @@ class EpsilonDeltaSums:
 
 
 @dataclass(frozen=True)
-class Renyi:
+class Renyi(_Filter):
     r"""Addition of Rényi divergences at one order.
 
     A total divergence R at order a gives, for every delta,
@@ -502,7 +487,6 @@ class Renyi:
     """
 
     order: float
-    kind: ClassVar[Literal["pure", "open"]] = "open"
 
     def __post_init__(self) -> None:
         _checks.positive(order=self.order)
@@ -538,10 +522,6 @@ class Renyi:
         """Divergence of an event for one unit, rounded up."""
         _check_no_delta(delta)
         return check_not_free(Cost(cost_to_units(rdp_at(event, self.order, budget.unit), NANO)))
-
-    def run_cost(self, event: Event, budget: Budget, delta: float | None) -> Cost:
-        """Divergence of the whole list of a run, composed as one event."""
-        return self.cost(event, budget, None)
 
     def privacy(self, spent: Cost, budget: Budget) -> tuple[float, float]:
         """Epsilon and delta of the amount spent."""

@@ -346,6 +346,7 @@ def _hash(record: object) -> str:
 FORMAT = 2
 APPLICATION = 0x56434C47  # "VCLG", in the header of the file
 BUSY_TIMEOUT = 60.0  # seconds to wait for other writers
+SETTINGS = ("synchronous = FULL", "foreign_keys = ON")
 _FULL = 2  # of PRAGMA synchronous
 SIDE_FILES = ("-wal", "-shm", "-journal")
 _OPEN_FOR_WRITING: ContextVar[frozenset[Path]] = ContextVar(
@@ -368,34 +369,37 @@ def create_file(
     path: Path, record: str, accounts: Mapping[str, Cost], *, filter: int | None
 ) -> None:
     """Create a ledger file atomically, readable by its owner only, never over another."""
-    check_new_path(path)
-    with translate_errors(path), temporary_file(path) as temporary:
-        connection = _connect(temporary)
-        try:
+    with (
+        translate_errors(path),
+        locked_folder(path) as folder,
+        publish(path, folder) as temporary,
+    ):
+        with connect(temporary, *SETTINGS) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.executescript(SCHEMA)
             add_accounts(connection, accounts, filter=filter, entry=None)
             connection.execute("INSERT INTO opening VALUES (1, ?, ?)", (record, digest(record)))
-        finally:
-            connection.close()
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        with locked_folder(path) as folder:
-            check_new_path(path)
-            # Not a hard link: a process killed in between would leave two names.
-            temporary.rename(path)
-            os.fsync(folder)
+        check_new_path(path)
 
 
 @contextmanager
-def temporary_file(path: Path) -> Iterator[Path]:
-    """An empty file in the folder of a path, readable by its owner only, removed at the end."""
+def publish(path: Path, folder: int) -> Iterator[Path]:
+    """A temporary file, readable by its owner only, that becomes the file of a path at the end.
+
+    The folder is open and locked (:func:`locked_folder`).
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
+    temporary = Path(name)
     try:
-        yield Path(name)
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        # Not a hard link: a process killed in between would leave two names.
+        temporary.rename(path)
+        os.fsync(folder)
     finally:
         for ending in ("", *SIDE_FILES):
             Path(name + ending).unlink(missing_ok=True)
@@ -412,20 +416,19 @@ def locked_folder(path: Path) -> Iterator[int]:
         os.close(folder)
 
 
-def check_new_path(path: Path) -> None:
-    """Raise if a ledger cannot be created at a path."""
+def check_new_path(path: Path, what: str = "file") -> None:
+    """Raise if an SQLite file cannot be created at a path."""
     if "\0" in str(path):
         raise LedgerError(f"{str(path)!r}: expected a file name, found one with a null byte.")
-    new_file(path)
-    for ending in SIDE_FILES:  # SQLite would replay the log of a deleted ledger
-        new_file(Path(f"{path}{ending}"))
+    for ending in ("", *SIDE_FILES):  # SQLite would replay the log of a deleted file
+        new_file(Path(f"{path}{ending}"), what)
     check_local(path.parent)
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """A read transaction: a consistent state of the ledger, despite concurrent writers."""
-    with translate_errors(path), _open_connection(path) as connection:
+    with translate_errors(path), connect(path, *SETTINGS) as connection:
         connection.execute("BEGIN")
         _check_file(connection, path)
         yield connection
@@ -445,7 +448,7 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
             f"{path}: the computation of an answer cannot use the ledger that waits for it. "
             "Charge before or afterwards."
         )
-    with translate_errors(path), _open_connection(path) as connection:
+    with translate_errors(path), connect(path, *SETTINGS) as connection:
         connection.execute("BEGIN IMMEDIATE")
         _check_file(connection, path)
         token = _OPEN_FOR_WRITING.set(_OPEN_FOR_WRITING.get() | {path})
@@ -457,41 +460,20 @@ def writing(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @contextmanager
-def _open_connection(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that is rolled back and closed at the end."""
+def connect(path: Path, *settings: str) -> Iterator[sqlite3.Connection]:
+    """A connection to an existing SQLite file, rolled back and closed at the end."""
     check_path(path)
-    with rolling_back(_connect(path)) as connection:
-        yield connection
-
-
-@contextmanager
-def rolling_back(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Roll back an open transaction at the end, and close the connection."""
+    uri = f"file:{quote(os.fsencode(path))}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
     try:
+        for setting in (*settings, "trusted_schema = OFF"):
+            connection.execute(f"PRAGMA {setting}")
         yield connection
     finally:
         if connection.in_transaction:
             with suppress(sqlite3.Error):  # the next connection rolls back
                 connection.execute("ROLLBACK")
         connection.close()
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open an existing ledger so that commits reach the disk."""
-    return open_existing(path, "synchronous = FULL", "foreign_keys = ON")
-
-
-def open_existing(path: Path, *settings: str) -> sqlite3.Connection:
-    """Open an existing SQLite file with the given settings."""
-    uri = f"file:{quote(os.fsencode(path))}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
-    try:
-        for setting in (*settings, "trusted_schema = OFF"):
-            connection.execute(f"PRAGMA {setting}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def check_path(path: Path) -> None:
@@ -517,23 +499,22 @@ def check_settings(
     settings: tuple[str, int],
 ) -> None:
     """Raise unless a database has this format, and this journal mode and synchronization."""
-
-    def pragma(name: str) -> object:
-        return connection.execute(f"PRAGMA {name}").fetchone()[0]
-
-    if pragma("application_id") != application:
+    actual_application, actual_version, journal_mode, synchronous = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("application_id", "user_version", "journal_mode", "synchronous")
+    )
+    if actual_application != application:
         raise LedgerError(f"{path}: expected {what}, found another database.")
-    if (actual_version := pragma("user_version")) != version:
+    if actual_version != version:
         raise LedgerError(
             f"{path}: expected {what} of format {version}, found format {actual_version}.",
             "It was written by another version of Veracal: use that version.",
         )
-    actual = (pragma("journal_mode"), pragma("synchronous"))
-    if actual != settings:
+    if (journal_mode, synchronous) != settings:
         raise LedgerError(
             f"{path}: expected commits that reach the disk (journal_mode={settings[0]} and "
-            f"synchronous={settings[1]}), found journal_mode={actual[0]} and "
-            f"synchronous={actual[1]}. Keep it on another file system."
+            f"synchronous={settings[1]}), found journal_mode={journal_mode} and "
+            f"synchronous={synchronous}. Keep it on another file system."
         )
 
 

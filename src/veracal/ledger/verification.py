@@ -75,7 +75,7 @@ def verify_ledger(path: Path, head: str | None = None) -> str:
         opening, first = storage.opening_record(connection)
         state = _ChainState(Caps(opening), first, {first})
         planned = isinstance(opening.rule, Planned)
-        state.add_accounts(opening.accounts(), None if planned else 1)
+        state.add_accounts(state.caps.accounts(1), None if planned else 1)
         problems = [
             f"SQLite reports: {message}."
             for (message,) in connection.execute("PRAGMA integrity_check")
@@ -329,13 +329,13 @@ def ledger_statement(ledger: "Ledger") -> Statement:
         else Approximate(budget.epsilon, budget.delta, budget.relation)
     )
     # The budget holds for the unit with all its rows: state it for one row, then set the unit.
-    note = ledger.cap_note
+    note = ledger.caps.note
     composition = rule.description if note is None else f"{rule.description}; {note}"
     return replace(
         statement(whole, budget.delta, covers=covers, composition=composition),
         epsilon=budget.epsilon,
         unit=budget.unit.name,
-        at_most=budget.unit.max_contributions,
+        max_contributions=budget.unit.max_contributions,
         accountant="the ledger's filter, which never grants more than the budget",
         sampler="as stated by the entries of the ledger",
         numerics="as stated by the entries of the ledger",
@@ -362,10 +362,11 @@ def ledger_total(ledger: "Ledger") -> str:
     'Everything charged to the ledger of these records, including this release, costs at most
     epsilon = 1.'
     """
-    caps, note = ledger.budget, ledger.cap_note
-    delta = "" if caps.delta == 0 else f", delta = {format_up(caps.delta, 3)}"
+    caps = ledger.caps
+    note, budget = caps.note, caps.budget
+    delta = "" if budget.delta == 0 else f", delta = {format_up(budget.delta, 3)}"
     raised = "" if note is None else f" ({note})"
-    cost = f"at most epsilon = {format_up(caps.epsilon, 6)}{delta}{raised}"
-    planned = isinstance(ledger.opening.rule, Planned)
+    cost = f"at most epsilon = {format_up(budget.epsilon, 6)}{delta}{raised}"
+    planned = isinstance(caps.opening.rule, Planned)
     subject = "The whole plan of" if planned else "Everything charged to"
     return f"{subject} the ledger of these records, including this release, costs {cost}."

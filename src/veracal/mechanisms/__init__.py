@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from veracal.mechanisms.optimizers import (
         SGD,
         Adam,
-        Constant,
         Exponential,
         Langevin,
         Linear,
@@ -77,7 +76,6 @@ __all__ = [
     "ClipRule",
     "ClipSelection",
     "ClippedSum",
-    "Constant",
     "Exponential",
     "Flat",
     "FullBatch",

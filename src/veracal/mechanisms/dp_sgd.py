@@ -35,9 +35,7 @@ _MIN_THREADED = 4_096  # entries per step below which a second thread costs more
 _ENTRIES_PER_DRAW = 1 << 20  # drawn in one call, since waking a thread is expensive
 _STEPS_PER_DRAW = 64  # maximum number of steps per call
 _CHUNK = 1 << 18  # entries per call, if one step has more than _ENTRIES_PER_DRAW
-_PREFETCHED_CHUNKS = (
-    9  # chunks that are drawn ahead; those of a whole step take too much memory
-)
+_PREFETCHED_CHUNKS = 9  # drawn ahead; those of a whole step take too much memory
 _PREFETCHED_DRAWS = 2  # the same for draws of whole steps
 
 
@@ -186,9 +184,7 @@ class PrefetchedNoise:
         return np.rint(noise, out=noise)
 
 
-_STEP_CHUNK = (
-    1 << 16
-)  # weights per chunk of an in-place step, so that temporaries fit the cache
+_STEP_CHUNK = 1 << 16  # weights per chunk of an in-place step; temporaries then fit the cache
 
 
 def step_in_place(
@@ -369,8 +365,7 @@ class DPSGD:
                 f"Expected an optimizer with start and step, got {self.optimizer!r}."
             )
         _checks.positive(bound=self.clip.bound)
-        if self.weight_decay != 0:
-            _checks.positive(weight_decay=self.weight_decay)
+        _checks.nonnegative(weight_decay=self.weight_decay)
         if (self.noise_multiplier is None) != isinstance(self.optimizer, Langevin):
             raise ValueError(
                 "Expected noise_multiplier=None if and only if the optimizer is Langevin, "
@@ -433,8 +428,8 @@ class DPSGD:
         weights : array
             Initial weights, from public knowledge or fresh randomness.
         clipped_sum_of : callable
-            ``clipped_sum_of(weights, rows, clip)`` computes the :class:`Clipped` sum over the
-            records whose indices are in ``rows``, of the shape of the weights. It reads no
+            ``clipped_sum_of(weights, rows, clip)`` computes the :class:`ClippedSum` over the
+            records whose indices are in ``rows``, in the shape of the weights. It reads no
             other record, and is not called for an empty batch unless ``call_if_empty`` is set.
             A sum that is not finite raises an error, since no noise could hide it.
         records : int
@@ -540,8 +535,8 @@ class DPSGD:
             raise ValueError(
                 f"Expected a finite clipped sum of shape {tuple(weights.shape)}, got one of "
                 f"shape {tuple(total.shape)}, or one with NaN or infinity. Sum with "
-                "veracal.mechanisms.clipped_sum, or drop the examples that selection(...) does "
-                "not keep."
+                "veracal.mechanisms.clipped_sum, or drop the examples that select_and_scale "
+                "does not keep."
             )
         return ClippedSum(total, clipped.exceeding)
 

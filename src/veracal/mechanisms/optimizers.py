@@ -33,20 +33,6 @@ class Schedule(ABC):
 
 
 @dataclass(frozen=True)
-class Constant(Schedule):
-    """The same value at every step."""
-
-    value: float
-
-    def __post_init__(self) -> None:
-        _checks.positive(value=self.value)
-
-    def at(self, step: int) -> float:
-        """The value at one step."""
-        return float(self.value)
-
-
-@dataclass(frozen=True)
 class Exponential(Schedule):
     r"""Decay by a constant factor: :math:`s \, e^{-r \lfloor t / k \rfloor}` at step t.
 
@@ -72,8 +58,7 @@ class Exponential(Schedule):
     def __post_init__(self) -> None:
         _checks.positive(start=self.start)
         _checks.whole(every=self.every)
-        if self.decay != 0:
-            _checks.positive(decay=abs(self.decay))
+        _checks.nonnegative(decay=abs(self.decay))
 
     def at(self, step: int) -> float:
         """The value at one step."""
@@ -107,8 +92,7 @@ class Linear(Schedule):
     def __post_init__(self) -> None:
         _checks.positive(start=self.start)
         _checks.whole(steps=self.steps)
-        if self.end != 0:
-            _checks.positive(end=self.end)
+        _checks.nonnegative(end=self.end)
 
     def at(self, step: int) -> float:
         """The value at one step."""
@@ -245,7 +229,7 @@ class Momentum(UniformOptimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_below_one(momentum=self.momentum)
+        _checks.below_one(momentum=self.momentum)
 
     def start(self, weights: Any) -> Any:
         """Zero velocity."""
@@ -295,9 +279,8 @@ class Adam(UniformOptimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         _checks.positive(stability=self.stability)
-        _check_below_one(first_beta=self.betas[0], second_beta=self.betas[1])
-        if self.weight_decay != 0:
-            _checks.positive(weight_decay=self.weight_decay)
+        _checks.below_one(first_beta=self.betas[0], second_beta=self.betas[1])
+        _checks.nonnegative(weight_decay=self.weight_decay)
 
     def start(self, weights: Any) -> Moments:
         """Both moments are zero."""
@@ -361,8 +344,7 @@ class Langevin(UniformOptimizer):
         super().__post_init__()
         _checks.positive(temperature=self.temperature)
         _checks.one_of(MODES, mode=self.mode)
-        if self.pre_noise != 0:
-            _checks.positive(pre_noise=self.pre_noise)
+        _checks.nonnegative(pre_noise=self.pre_noise)
         if self.records is None:
             return
         _checks.whole(records=self.records)
@@ -386,11 +368,3 @@ class Langevin(UniformOptimizer):
         """New weights, along the gradient of the energy."""
         energy = (self.records or 1) * gradient
         return weights - value_at(self.learning_rate, t) * energy, None
-
-
-def _check_below_one(**numbers: float) -> None:
-    """Raise unless every value is in [0, 1)."""
-    _checks.fraction(**numbers)
-    for name, number in numbers.items():
-        if number == 1:
-            raise ValueError(f"Expected {name} below 1, got {name}={number!r}.")

@@ -1,7 +1,6 @@
 """The curator: records behind a ledger, which charges fits and queries before they run."""
 
 import copy
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -275,11 +274,11 @@ class Curator:
             exact = evaluate_query(query, self._records)
             return json.dumps(add_noise(exact, event.noise).tolist()).encode()
 
-        entry, answer = self.ledger.answered(
+        entry, answer = self.ledger.answer(
             event,
             query.name,
             compute,
-            request=hashlib.sha256(body).hexdigest() if request is None else request,
+            request=digest(body) if request is None else request,
             body=body,
             partition=self.partition,
         )
@@ -525,10 +524,10 @@ def canonical_request(
         "records": records.name,
         "classes": list(records.classes),
         "scores": getattr(records, "kind", None),
-        "part": partition,
+        "partition": partition,
         "version": version,
     }
-    return json.dumps(about, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return canonical(about).encode()
 
 
 def check_units(records: Records, unit: Unit) -> None:

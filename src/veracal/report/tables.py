@@ -154,7 +154,7 @@ def ledger(results: Results) -> Table:
         heads += ("epsilon of all planned", "at delta")
     rows = []
     for item in items:
-        values = [item.get(name) for name in ("purpose", "part", "times", "used")]
+        values = [item.get(name) for name in ("purpose", "partition", "times", "used")]
         cells = [NOT_RECORDED if value is None else str(value) for value in values]
         if priced:
             price, at = number(item.get("epsilon")), number(item.get("delta"))
@@ -262,7 +262,7 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> Table:
     """One row for each institution."""
     rows = []
     for source in sources:
-        head, at_most = mapping(source.get("head")), number(source.get("at_most")) or 1
+        head, most = mapping(source.get("head")), number(source.get("max_contributions")) or 1
         unit = _text(source.get("unit"))
         entry = f"entry {_text(head.get('index'))}, {_text(head.get('hash'))[:_HASH_DIGITS]}…"
         answered = source.get("answered") is True
@@ -270,7 +270,7 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> Table:
             (
                 _text(source.get("name")),
                 f"epsilon {epsilon(number(source.get('epsilon')), 6)}{_delta(source)}",
-                unit if at_most == 1 else f"{unit} of up to {at_most:.0f} records",
+                unit if most == 1 else f"{unit} of up to {most:.0f} records",
                 _text(source.get("relation")),
                 "all" if answered else f"incomplete: {_text(source.get('why'))}",
                 _text(source.get("key")),

@@ -171,7 +171,8 @@ def protection(results: Results) -> Protection:
     if promise.get("private") is not True or bound is None:
         sentence = "Nothing bounds what this release reveals about an individual."
         return Protection("no", "no bound", (sentence,))
-    unit, most = visible(str(promise.get("unit", "record"))), number(promise.get("at_most"))
+    unit = visible(str(promise.get("unit", "record")))
+    most = number(promise.get("max_contributions"))
     rows = f", with up to {most:.0f} rows each" if most is not None and most > 1 else ""
     sentences = [
         f"Each individual {unit} in the data is protected{rows}: in the model, and in every "

@@ -150,15 +150,15 @@ def run_budget(config: Config, records: LoadedRecords) -> Budget:
     assert dataset.size is not None
     unit = Unit()
     if schema is not None and schema.unit is not None:
-        if schema.at_most is None:
+        if schema.max_contributions is None:
             raise DataError(
                 dataset.name,
                 f"a declared maximum number of rows per {schema.unit}",
                 "none",
-                f"Write at_most = … under [columns.{schema.unit}] in the schema. Of a "
+                f"Write max_contributions = … under [columns.{schema.unit}] in the schema. Of a "
                 f"{schema.unit} with more rows, that many are drawn at random.",
             )
-        unit = Unit(schema.unit, schema.at_most)
+        unit = Unit(schema.unit, schema.max_contributions)
     elif dataset.units is not None:
         if dataset.max_contributions is None:
             raise DataError(

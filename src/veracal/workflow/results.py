@@ -79,7 +79,7 @@ def build_results(
             "features": math.prod(dataset.X.shape[1:]),
             "groups": {name: list(group.names) for name, group in dataset.groups.items()},
             "unit": budget.unit.name,
-            "at_most": budget.unit.max_contributions,
+            "max_contributions": budget.unit.max_contributions,
             "size": dataset.size,
             "test": config.data.test,
         },
@@ -119,7 +119,7 @@ def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
         planned.append(
             {
                 "purpose": item.purpose,
-                "part": item.partition,
+                "partition": item.partition,
                 "times": item.times,
                 "used": count,
                 "epsilon": epsilon,
@@ -136,7 +136,7 @@ def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
             "delta": caps.delta,
             "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
             "runs": len(ledger.runs()),
-            "note": ledger.cap_note,
+            "note": ledger.caps.note,
         },
     }
 

@@ -94,6 +94,6 @@ def test_units_pay_for_all_their_rows() -> None:
     noises = [release.event.noise for release in fitted.releases_]
     plain = calibrated(method=PrivateTemperature(epsilon=0.1)).event().events[1].events
     assert noises == [2 * event.noise for event in plain]
-    assert fitted.statement_.at_most == 2
+    assert fitted.statement_.max_contributions == 2
     with pytest.raises(DataError, match="units"):
         calibrated().fit_records(people)

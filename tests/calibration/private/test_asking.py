@@ -74,7 +74,7 @@ def test_a_statement_covers_every_query(holder, rng):
     statement = combined_statement(
         [query.ask(one) for query in queries], unit_of(one), covers="this"
     )
-    assert (statement.epsilon, statement.unit, statement.at_most) == (
+    assert (statement.epsilon, statement.unit, statement.max_contributions) == (
         pytest.approx(0.3, abs=1e-12),
         "patient",
         2,

@@ -174,7 +174,7 @@ def test_units_of_several_rows_pay_once_for_all_of_them(tmp_path, rng):
     fitter = GoldenTemperature(epsilon=0.6, size=300).fit(Curator(scores, ledger))
     assert micro_epsilon(fitter.event(unit=unit), unit) == 600_000
     assert round(ledger.spent().epsilon * 1e6) == 600_000
-    assert fitter.statement_.at_most == 3
+    assert fitter.statement_.max_contributions == 3
     one = GoldenTemperature(epsilon=0.6).event().events[0].noise
     assert {e.noise for e in fitter.event(unit=unit).events} == {3 * one}
 

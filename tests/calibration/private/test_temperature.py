@@ -73,7 +73,7 @@ def test_units_of_several_rows_pay_once_for_all_of_them(tmp_path, rng):
     ledger = open_ledger(tmp_path / "ledger", Budget(0.5, unit=unit))
     fitter = PrivateTemperature(epsilon=0.5).fit(Curator(scores, ledger))
     assert micro_epsilon(fitter.event(unit=unit), unit) == round(ledger.spent().epsilon * 1e6)
-    assert fitter.statement_.at_most == 3
+    assert fitter.statement_.max_contributions == 3
     one = PrivateTemperature(epsilon=0.5).event()
     assert [e.noise for e in fitter.event(unit=unit).events] == pytest.approx(
         [3 * e.noise for e in one.events]

@@ -89,7 +89,7 @@ class StandIn:
         def compute() -> bytes:
             return json.dumps(add(query.evaluate(self.records), event.noise).tolist()).encode()
 
-        entry, answer = self.ledger.answered(
+        entry, answer = self.ledger.answer(
             event, query.name, compute, request=request.id, body=request.id.encode()
         )
         return self.signed(request.id, json.loads(answer), entry.index, entry)

@@ -158,7 +158,7 @@ def test_the_record_contains_dropouts_and_their_costs(three, tmp_path):
     silent, patients = fields["sources"][1], fields["sources"][3]
     assert (silent["answered"], silent["head"]) == (False, None)
     assert silent["epsilon"] == 0.2  # asked for the first of three answers, and so counted
-    assert (patients["unit"], patients["at_most"]) == ("patient", 3)
+    assert (patients["unit"], patients["max_contributions"]) == ("patient", 3)
     text = statement_text(result, source_costs(source, result))
     for one in fields["sources"]:
         assert f"- {one['name']} ({one['key']}): epsilon " in text

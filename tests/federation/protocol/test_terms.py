@@ -44,7 +44,7 @@ def test_invalid_terms_are_rejected(raw):
         {"reads": "numbers"},
         {"relation": "swap"},
         {"unit": {"name": "patient"}},
-        {"unit": {"name": "", "at_most": 1}},
+        {"unit": {"name": "", "max_contributions": 1}},
         {"unit": [1]},
         {"micro_epsilon": 0},
         {"micro_epsilon": 10**12},

@@ -222,7 +222,7 @@ def test_units_of_several_rows_pay_epsilon(table, tmp_path):
     ledger = open_ledger(tmp_path / "a.ledger", Budget(1.0, unit=unit))
     model = Curator(data, ledger).fit(ObjectivePerturbation(1.0, unit=unit))
     assert 0.999 < ledger.spent().epsilon <= 1.0
-    assert model.statement_.at_most == 3 and 0.999 < model.statement_.epsilon <= 1.0
+    assert model.statement_.max_contributions == 3 and 0.999 < model.statement_.epsilon <= 1.0
 
 
 @pytest.mark.parametrize("make", BOTH)

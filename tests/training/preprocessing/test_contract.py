@@ -137,7 +137,7 @@ def test_they_work_in_a_pipeline(rows):
 def test_units_are_stated(rows):
     unit = Unit("patient", max_contributions=2)
     scaler = PrivateStandardizer((-2, 2), noise_multiplier=4.0, size=100, unit=unit).fit(rows)
-    assert scaler.statement_.unit == "patient" and scaler.statement_.at_most == 2
+    assert scaler.statement_.unit == "patient" and scaler.statement_.max_contributions == 2
     alone = PrivateStandardizer((-2, 2), noise_multiplier=4.0, size=100).fit(rows)
     assert scaler.statement_.epsilon > 1.9 * alone.statement_.epsilon
 

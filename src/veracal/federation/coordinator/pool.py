@@ -381,7 +381,7 @@ class SourceCost:
     name: str
     key: str  # fingerprint
     unit: str
-    at_most: int
+    max_contributions: int
     relation: str
     epsilon: float
     delta: float
@@ -393,9 +393,8 @@ class SourceCost:
         """The cost in one line."""
         delta = f", delta {format_up(self.delta)}" if self.delta else ""
         cost = f"epsilon {format_up(self.epsilon, 6)}{delta}" if self.epsilon else "nothing"
-        unit = (
-            self.unit if self.at_most == 1 else f"{self.unit} of up to {self.at_most} records"
-        )
+        most = self.max_contributions
+        unit = self.unit if most == 1 else f"{self.unit} of up to {most} records"
         outcome = "answered every query" if self.answered else f"dropped out: {self.why}"
         return f"{self.name} ({self.key}): {cost} for each {unit} ({self.relation}); {outcome}."
 

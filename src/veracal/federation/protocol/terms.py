@@ -6,7 +6,7 @@ privacy) is declared here by the source. A request only chooses among what the t
 
 import datetime
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -150,7 +150,7 @@ class Terms:
             **vars(self),
             "key": self.key.text,
             "coordinator": self.coordinator.text,
-            "unit": {"at_most": self.unit.max_contributions, "name": self.unit.name},
+            "unit": asdict(self.unit),
             "kinds": list(self.kinds),
             "delta": float(self.delta),
             "clamp": float(self.clamp),
@@ -214,9 +214,9 @@ _CHECKS = schema.checks_of(Terms)
 
 def parse_unit(body: object) -> Unit:
     """Validate the fields of a unit of privacy."""
-    checks = {"name": schema.text(MAX_NAME), "at_most": schema.integer(1, 10**6)}
+    checks = {"name": schema.text(MAX_NAME), "max_contributions": schema.integer(1, 10**6)}
     fields = schema.check_fields(body, checks, "the unit")
-    return Unit(fields["name"], fields["at_most"])
+    return Unit(fields["name"], fields["max_contributions"])
 
 
 def today() -> datetime.date:

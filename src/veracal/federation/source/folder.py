@@ -22,7 +22,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from veracal.accounting import Approximate, Budget, Event, Pure, Unit
@@ -445,7 +445,7 @@ def create_source(
                 "id": id_,
                 "key": key.public.text,
                 "name": name,
-                "unit": {"at_most": budget.unit.max_contributions, "name": budget.unit.name},
+                "unit": asdict(budget.unit),
             }
             with atomic_file(temporary / DESCRIPTION) as file:
                 file.write(canonical(body).encode() + b"\n")

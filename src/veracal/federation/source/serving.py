@@ -263,7 +263,7 @@ class SourceServer:
         """Charge, compute and store in one transaction, or return the stored answer."""
         ledger = self._enrollment.ledger
         try:
-            return ledger.answered(
+            return ledger.answer(
                 event,
                 request.kind,
                 lambda: compute_answer(request, event, query, records),
