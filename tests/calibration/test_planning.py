@@ -17,10 +17,10 @@ from veracal.calibration.planning import (
     plan_temperatures,
     supports_two_temperatures,
 )
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.temperature import SHARES
 from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
 from veracal.calibration.queries.scalars import confidence_at
-from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.queries import Public
 

@@ -36,11 +36,11 @@ from veracal.calibration.planning import (
     supports_two_temperatures,
     training_event,
 )
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.guard import GuardResult, guard_event, guard_map
 from veracal.calibration.private.session import PrivateFitter
 from veracal.calibration.private.temperature import PrivateTemperature
 from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
-from veracal.calibration.sources import PrepaidSource
 from veracal.data import (
     Dataset,
     Label,
@@ -209,7 +209,7 @@ class PrivateCalibratedClassifier(
     the actual sizes are not used (under replace-one they are public).
 
     *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, queries are
-    answered by a :class:`veracal.calibration.sources.PrepaidSource`, which uses every noise of
+    answered by a :class:`veracal.calibration.prepaid_source.PrepaidSource`, which uses every noise of
     the event exactly once. The logits of a record depend only on that record and the model,
     and after :meth:`check_records` no error or warning of :meth:`fit_records` depends on a
     record.

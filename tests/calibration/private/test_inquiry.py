@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.simulated_sources import SimulatedSources
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget
 from veracal.calibration import (
@@ -27,7 +28,6 @@ from veracal.calibration.private.session import (
     find_unaffordable,
     unit_of,
 )
-from veracal.calibration.sources import SimulatedSources
 from veracal.errors import BudgetError, DropoutError, VeracalError
 from veracal.ledger import Item
 from veracal.queries import Count, Pool, Public, QueryRequest, Release

@@ -21,8 +21,8 @@ from veracal.calibration import (
 )
 from veracal.calibration.maps import Platt, Temperature
 from veracal.calibration.metrics import nll
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.platt import LogOddsTransform, StepSizes
-from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Pool, Public, Release, gaussian_event

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.simulated_sources import SimulatedSources
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for
 from veracal.calibration import PooledTemperature, metrics
 from veracal.calibration.maps import Temperature, UniformMixing
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.pooled import CENTER
-from veracal.calibration.sources import PrepaidSource, SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Pool, Public

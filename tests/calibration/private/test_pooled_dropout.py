@@ -7,8 +7,8 @@ from unittest import mock
 import numpy as np
 from scipy import stats
 
+from benchmarks.simulated_sources import SimulatedSources
 from veracal.calibration import PooledTemperature
-from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from benchmarks.simulated_sources import SimulatedSources
 from tests.calibration.recalibration.conftest import Breaks, N, spent
 from veracal.accounting import Budget
 from veracal.calibration import recalibrate
-from veracal.calibration.sources import SimulatedSources
 from veracal.errors import BudgetError, DropoutError
 
 
