@@ -23,17 +23,20 @@ from veracal.accounting.events import RELATIONS
 from veracal.calibration import (
     BinnedGap,
     BrierGain,
+    CalibrationMap,
     ConfidenceWeightedGaps,
     ConfidenceWeightedSlopes,
+    Identity,
     PrivateBinning,
     PrivateTemperature,
     PrivateTwoTemperatures,
+    Temperature,
+    TwoTemperatures,
     guard_event,
     guard_map,
     measure_private,
     plan_measurement,
 )
-from veracal.calibration.maps import CalibrationMap, Identity, Temperature, TwoTemperatures
 from veracal.calibration.private import estimates, guard
 from veracal.calibration.private import measurement as planning
 from veracal.calibration.private.root_posterior import SearchCounts

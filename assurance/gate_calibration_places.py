@@ -16,9 +16,16 @@ from unittest import mock
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from veracal.calibration import BinnedGap, CorrectWrong, PlattEquations, PlattGradient
-from veracal.calibration.maps import Platt, Temperature, TwoTemperatures
-from veracal.calibration.maps import parametric as platt_maps
+from veracal.calibration import (
+    BinnedGap,
+    CorrectWrong,
+    Platt,
+    PlattEquations,
+    PlattGradient,
+    Temperature,
+    TwoTemperatures,
+)
+from veracal.calibration import parametric as platt_maps
 from veracal.calibration.queries import platt as platt_gradients
 from veracal.calibration.queries.platt import ParameterGrid
 from veracal.calibration.queries.scalars import map_in_blocks, on_mapped_scores

@@ -9,8 +9,8 @@ from scipy.stats import binomtest
 
 from assurance import figures
 from tests.calibration.metrics.made import scores, tied
+from veracal.calibration import accuracy, binary_ece, ece
 from veracal.calibration.measurement import binary_curve, clopper_pearson, curve, wilson
-from veracal.calibration.metrics import accuracy, binary_ece, ece
 from veracal.data import Scores
 
 

@@ -9,9 +9,7 @@ from scipy.special import softmax
 
 from tests.calibration.private.conftest import Quick
 from veracal.accounting import Budget, Composed, PoissonGaussian, Repeated, Unit, noise_for
-from veracal.calibration import PrivateTemperature, PrivateTwoTemperatures
-from veracal.calibration.maps import TwoTemperatures
-from veracal.calibration.metrics import ece
+from veracal.calibration import PrivateTemperature, PrivateTwoTemperatures, TwoTemperatures, ece
 from veracal.calibration.planning import (
     confidence_slope,
     plan_temperatures,

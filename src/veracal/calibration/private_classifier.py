@@ -209,10 +209,10 @@ class PrivateCalibratedClassifier(
     the actual sizes are not used (under replace-one they are public).
 
     *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, queries are
-    answered by a :class:`veracal.calibration.prepaid_source.PrepaidSource`, which uses every noise of
-    the event exactly once. The logits of a record depend only on that record and the model,
-    and after :meth:`check_records` no error or warning of :meth:`fit_records` depends on a
-    record.
+    answered by a ``PrepaidSource`` (:mod:`veracal.calibration.prepaid_source`), which uses every
+    noise of the event exactly once. The logits of a record depend only on that record and the
+    model, and after :meth:`check_records` no error or warning of :meth:`fit_records` depends on
+    a record.
 
     Examples
     --------

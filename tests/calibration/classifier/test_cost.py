@@ -6,9 +6,8 @@ from sklearn.base import clone
 
 from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
 from veracal.accounting import Budget, Composed, Parallel, Statement, epsilon_for
-from veracal.calibration import PrivateTemperature, guard_event
+from veracal.calibration import Identity, PrivateTemperature, guard_event
 from veracal.calibration import private_classifier as module
-from veracal.calibration.maps import Identity
 from veracal.calibration.private_classifier import Guard
 from veracal.errors import BudgetError
 from veracal.ledger import Item, open_ledger

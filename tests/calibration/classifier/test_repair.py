@@ -6,9 +6,14 @@ from scipy.special import softmax
 from sklearn.exceptions import NotFittedError
 
 from tests.calibration.classifier.made import DATA, Known, X, Y, calibrated
-from veracal.calibration import PrivateBinning, PrivatePlatt, PrivateTemperature
-from veracal.calibration.maps import Identity, Temperature
-from veracal.calibration.metrics import ece
+from veracal.calibration import (
+    Identity,
+    PrivateBinning,
+    PrivatePlatt,
+    PrivateTemperature,
+    Temperature,
+    ece,
+)
 from veracal.calibration.private_classifier import Guard
 from veracal.data import Dataset, score
 from veracal.errors import BudgetError

@@ -26,9 +26,9 @@ from veracal.calibration import (
     IsotonicCalibration,
     MapFitter,
     PlattScaling,
+    Temperature,
     TemperatureScaling,
 )
-from veracal.calibration.maps import Temperature
 from veracal.data import Scores
 from veracal.errors import DataError
 

@@ -6,8 +6,7 @@ from sklearn.base import clone
 
 from tests.calibration.fitters.made import FITTERS, logits
 from tests.calibration.maps.made import strange
-from veracal.calibration import BetaCalibration, MapFitter, PlattScaling
-from veracal.calibration.maps import from_json
+from veracal.calibration import BetaCalibration, MapFitter, PlattScaling, from_json
 from veracal.data import Scores
 from veracal.errors import DataError
 

@@ -18,8 +18,13 @@ from tests.calibration.fitters.made import (
     nll,
     said_brier,
 )
-from veracal.calibration import HistogramBinning, IsotonicCalibration, MapFitter, PlattScaling
-from veracal.calibration.maps import Identity
+from veracal.calibration import (
+    HistogramBinning,
+    Identity,
+    IsotonicCalibration,
+    MapFitter,
+    PlattScaling,
+)
 from veracal.data import Scores
 from veracal.errors import DataError
 

@@ -8,9 +8,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from tests.calibration.fitters.made import both_kinds, logits
-from veracal.calibration import TemperatureScaling
+from veracal.calibration import Temperature, TemperatureScaling
 from veracal.calibration.fitters import slopes, where_level
-from veracal.calibration.maps import Temperature
 from veracal.data import Scores
 
 

@@ -7,9 +7,8 @@ import pytest
 from scipy.special import softmax
 
 from tests.calibration.fitters.made import logits, nll
-from veracal.calibration import TemperatureScaling, TwoTemperatureScaling
+from veracal.calibration import TemperatureScaling, TwoTemperatures, TwoTemperatureScaling
 from veracal.calibration.fitters import loss_and_slopes
-from veracal.calibration.maps import TwoTemperatures
 from veracal.data import Scores
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from veracal.calibration import Bins
-from veracal.calibration.maps import (
+from veracal.calibration import (
     Beta,
     Binned,
+    Bins,
     CalibrationMap,
     Identity,
     Isotonic,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from veracal.calibration.maps import Temperature, UniformMixing, from_json
+from veracal.calibration import Temperature, UniformMixing, from_json
 from veracal.data import Scores
 
 

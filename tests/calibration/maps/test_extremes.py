@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.calibration.maps.made import maps, strange
-from veracal.calibration.maps import (
+from veracal.calibration import (
     Binned,
     CalibrationMap,
     Identity,

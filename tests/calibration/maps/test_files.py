@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.calibration.maps.made import maps
-from veracal.calibration.maps import (
+from veracal.calibration import (
     CalibrationMap,
     Isotonic,
     Platt,

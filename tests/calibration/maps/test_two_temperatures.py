@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.calibration.maps.made import LARGE
-from veracal.calibration.maps import Temperature, TwoTemperatures
+from veracal.calibration import Temperature, TwoTemperatures
 from veracal.data import Scores
 
 ROWS = [[0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.34, 0.33, 0.33]]

@@ -11,9 +11,9 @@ from veracal.calibration import (
     PrivatePlatt,
     PrivateTemperature,
     PrivateTwoTemperatures,
+    ece,
     measure_private,
 )
-from veracal.calibration.metrics import ece
 from veracal.errors import BudgetError
 from veracal.queries import Pool
 

@@ -7,8 +7,7 @@ from sklearn.base import clone
 from tests.calibration.private.conftest import Quick, miscalibrated
 from tests.calibration.private.test_golden_section import as_defined
 from veracal.accounting import Budget, Unit, micro_epsilon
-from veracal.calibration import Gap
-from veracal.calibration.maps import Identity, Temperature
+from veracal.calibration import Gap, Identity, Temperature
 from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private import golden_section as golden
 from veracal.calibration.private.golden_section import (

@@ -10,9 +10,8 @@ from scipy import stats
 from assurance.audits import Copies
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Pure, micro_epsilon
-from veracal.calibration import BrierGain, guard_event, guard_map
+from veracal.calibration import Binned, BrierGain, Identity, Temperature, guard_event, guard_map
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned, Identity, Temperature
 from veracal.calibration.private.estimates import noise_half_width
 from veracal.data import Scores
 from veracal.queries import Pool, Public

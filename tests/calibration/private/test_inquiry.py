@@ -17,11 +17,11 @@ from veracal.calibration import (
     Gap,
     PrivateTemperature,
     PrivateTwoTemperatures,
+    Temperature,
     guard_map,
     measure_private,
 )
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Temperature
 from veracal.calibration.private.session import (
     QuerySession,
     combined_statement,

@@ -13,8 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for, micro_epsilon
-from veracal.calibration import Gap, PrivateTemperature, TemperatureGradient
-from veracal.calibration.maps import Temperature
+from veracal.calibration import Gap, PrivateTemperature, Temperature, TemperatureGradient
 from veracal.calibration.queries.scalars import loss_at
 from veracal.data import Scores
 from veracal.errors import BudgetError

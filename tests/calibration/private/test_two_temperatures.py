@@ -12,9 +12,9 @@ from veracal.calibration import (
     ConfidenceWeightedGaps,
     PrivateTemperature,
     PrivateTwoTemperatures,
+    TwoTemperatures,
+    ece,
 )
-from veracal.calibration.maps import TwoTemperatures
-from veracal.calibration.metrics import ece
 from veracal.calibration.private.two_temperatures import (
     SHARES,
     GapObservation,

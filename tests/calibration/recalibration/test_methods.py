@@ -3,15 +3,15 @@
 import pytest
 
 from tests.calibration.recalibration.conftest import N, spent
+from veracal import calibration
 from veracal.accounting import Budget
 from veracal.calibration import (
+    Identity,
     IsotonicCalibration,
     PlattScaling,
     PrivateTemperature,
-    metrics,
     recalibrate,
 )
-from veracal.calibration.maps import Identity
 from veracal.calibration.methods import METHODS, method_names
 
 GAUSSIAN = {"delta": 1e-6, "size": N, "classes": 2}
@@ -51,9 +51,9 @@ def test_methods_with_gaussian_noise_keep_the_total_with_everything_beside_them(
 def test_every_method_without_privacy(scores, name):
     result = recalibrate(scores, name, private=False)
     assert not result.private and result.statement is None
-    assert metrics.ece(result.transform(scores)) < metrics.ece(scores) / 2
+    assert calibration.ece(result.transform(scores)) < calibration.ece(scores) / 2
     assert result.after.ece.value == pytest.approx(
-        metrics.ece(result.transform(scores)), abs=1e-4
+        calibration.ece(result.transform(scores)), abs=1e-4
     )
 
 

@@ -415,7 +415,7 @@ class MappedQuery:
     Examples
     --------
     >>> from veracal.calibration.bins import Bins
-    >>> from veracal.calibration.maps import Temperature
+    >>> from veracal.calibration import Temperature
     >>> from veracal.calibration import BinnedGap
     >>> from veracal.data import Scores
     >>> scores = Scores.from_logits([[4.0, 0.0]], [0])
