@@ -190,7 +190,7 @@ _BUILT_IN = (
     CalibrationMethod(
         "two-temperatures",
         "one temperature for low and one for high confidence",
-        _fitter("private.two_temperatures:PrivateTwoTemperatures", *_SEARCH),
+        _fitter("private.temperature:PrivateTwoTemperatures", *_SEARCH),
         _fitter("fitters:TwoTemperatureScaling"),
         in_training=True,
         **_ONE_TEMPERATURE,
@@ -314,7 +314,7 @@ def default_method(
     r"""Name of the method that ``"auto"`` selects from public facts.
 
     Two temperatures need many records times epsilon
-    (:data:`veracal.calibration.private.two_temperatures.MIN_RECORDS_TIMES_EPSILON`). Each of m
+    (:data:`veracal.calibration.private.temperature.MIN_RECORDS_TIMES_EPSILON`). Each of m
     sources adds its own noise, with :math:`\sqrt m` times the standard deviation in total.
     Without a declared size the number of records is unknown, because it is private, and one
     temperature is used. With several sources a pooled temperature needs fewer rounds.

@@ -39,8 +39,7 @@ from veracal.calibration.planning import (
 from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.guard import GuardResult, guard_event, guard_map
 from veracal.calibration.private.session import PrivateFitter
-from veracal.calibration.private.temperature import PrivateTemperature
-from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
+from veracal.calibration.private.temperature import PrivateTemperature, PrivateTwoTemperatures
 from veracal.data import (
     Dataset,
     Label,

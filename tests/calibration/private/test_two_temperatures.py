@@ -15,8 +15,8 @@ from veracal.calibration import (
     TwoTemperatures,
     ece,
 )
-from veracal.calibration.private.two_temperatures import (
-    SHARES,
+from veracal.calibration.private.temperature import (
+    TWO_SHARES,
     GapObservation,
     map_at,
     slope_matrix,
@@ -75,8 +75,8 @@ def test_it_does_no_worse_where_one_is_right(classes, rng):
 def test_it_costs_what_it_says(relation, unit):
     fitter = PrivateTwoTemperatures(epsilon=0.7, classes=4)
     cost = micro_epsilon(fitter.event(relation, unit), unit)
-    assert 700_000 - len(SHARES) <= cost <= 700_000
-    assert len(fitter.items(relation, unit)) == len(SHARES) == 6
+    assert 700_000 - len(TWO_SHARES) <= cost <= 700_000
+    assert len(fitter.items(relation, unit)) == len(TWO_SHARES) == 6
 
 
 def test_it_runs_on_every_kind_of_source(source_of, rng):
@@ -118,7 +118,7 @@ def test_it_depends_on_answers_alone(rng):
         said.append((source.asked, result.map_, result.unsure_, result.sure_))
     assert said[0] == said[1] == said[2]
     prices = [micro for _, micro, _ in source.asked]
-    assert prices == [5_000 * share for share in SHARES] and sum(prices) == 500_000
+    assert prices == [5_000 * share for share in TWO_SHARES] and sum(prices) == 500_000
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])

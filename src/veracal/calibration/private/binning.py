@@ -14,7 +14,6 @@ from veracal.calibration.private.estimates import noisy_values, share_estimate
 from veracal.calibration.private.session import (
     PrivateFitter,
     QuerySession,
-    check_level,
     micro_epsilon_of,
 )
 from veracal.calibration.queries.binned import CorrectTotal, CorrectWrong
@@ -104,7 +103,7 @@ class PrivateBinning(PrivateFitter):
 
     def _queries(self) -> list[QueryRequest]:
         _checks.one_of(FORMS, form=self.form)
-        check_level(self.level)
+        _checks.open_fraction(level=self.level)
         query = CorrectTotal if self.form == "correct-total" else CorrectWrong
         total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
         return [QueryRequest(query(Bins(self.bins)), total)]

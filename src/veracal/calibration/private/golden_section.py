@@ -57,7 +57,6 @@ from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.calibration.private.session import (
     PrivateFitter,
     QuerySession,
-    check_level,
     divide_epsilon,
     micro_epsilon_of,
     unit_of,
@@ -498,7 +497,7 @@ class GoldenTemperature(PrivateFitter):
         TemperatureGrid.between(self.temperatures)
         if self.size is not None:
             _checks.whole(size=self.size)
-        check_level(self.level)
+        _checks.open_fraction(level=self.level)
         total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
         parts = divide_epsilon(total, [1] * n_evaluations(self.reductions))
         return [QueryRequest(self._query(1.0), part) for part in parts]

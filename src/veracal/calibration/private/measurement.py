@@ -9,7 +9,7 @@ import numpy as np
 
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.accounting import Event, Relation, Statement, Unit, format_up
+from veracal.accounting import Statement, Unit, format_up
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.estimates import (
     NoisyAbsolute,
@@ -20,14 +20,12 @@ from veracal.calibration.private.estimates import (
     share_estimate,
 )
 from veracal.calibration.private.session import (
+    PlannedQueries,
     QuerySession,
-    check_level,
     combined_statement,
-    compose,
     divide_epsilon,
     ledger_total_of,
     micro_epsilon_of,
-    plan_items,
     unit_of,
 )
 from veracal.calibration.queries.binned import (
@@ -38,7 +36,6 @@ from veracal.calibration.queries.binned import (
     Groups,
 )
 from veracal.data import Estimate
-from veracal.ledger import Item
 from veracal.queries import Brier, MultiSource, Query, QueryRequest, Release, Source
 
 Figure = Literal["accuracy", "ece", "brier", "curve"]
@@ -47,7 +44,7 @@ QUERIES = ("counts", "ece", "gaps", "bins", "brier")
 
 
 @dataclass(frozen=True)
-class MeasurementPlan:
+class MeasurementPlan(PlannedQueries):
     """Queries of a private measurement, fixed before the first of them.
 
     Attributes
@@ -73,18 +70,8 @@ class MeasurementPlan:
         """Cost of all answers for each privacy unit, in millionths of epsilon."""
         return sum(query.micro_epsilon or 0 for query in self.queries.values())
 
-    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
-        """Cost of the measurement, known before any record is read."""
-        return compose(query.event(relation, unit) for query in self.queries.values())
-
-    def items(
-        self,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        partition: str | None = None,
-    ) -> list[Item]:
-        """Ledger items of this measurement."""
-        return plan_items(self.queries.values(), relation, unit, partition)
+    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        return [(request, 1) for request in self.queries.values()]
 
     def text(self) -> str:
         """The division of the budget in words."""
@@ -409,7 +396,7 @@ def measure_private(
     Brier score). Numbers of records and of group members are noisy. No figure is NaN, whatever
     the noise: see :mod:`veracal.calibration.private.estimates`.
     """
-    check_level(level)
+    _checks.open_fraction(level=level)
     plan = plan_measurement(
         epsilon=epsilon,
         micro_epsilon=micro_epsilon,

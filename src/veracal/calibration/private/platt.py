@@ -35,7 +35,6 @@ from veracal.calibration.private.root_posterior import FINEST, TemperatureGrid
 from veracal.calibration.private.session import (
     DescentFitter,
     QuerySession,
-    check_level,
     micro_epsilon_of,
 )
 from veracal.calibration.private.temperature import search_root
@@ -478,7 +477,7 @@ class PrivatePlatt(DescentFitter):
 
     def _check_settings(self) -> None:
         _checks.one_of(("equations", "descent"), method=self.method)
-        check_level(self.level)
+        _checks.open_fraction(level=self.level)
 
     def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         self._check_settings()

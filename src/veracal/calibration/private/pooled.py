@@ -27,7 +27,6 @@ from veracal.calibration.private.root_posterior import (
 from veracal.calibration.private.session import (
     PrivateFitter,
     QuerySession,
-    check_level,
     micro_epsilon_of,
 )
 from veracal.calibration.private.temperature import search_queries
@@ -178,7 +177,7 @@ class PooledTemperature(PrivateFitter):
         return Estimate(value, min(first, value), max(last, value), self.level, n)
 
     def _queries(self) -> list[QueryRequest]:
-        check_level(self.level)
+        _checks.open_fraction(level=self.level)
         if len(self.shares) < 2:
             raise ValueError(
                 f"Expected shares for the counts and one gap or more, got {self.shares!r}."

@@ -138,12 +138,6 @@ def micro_epsilon_of(epsilon: float | None, micro_epsilon: int | None) -> int:
     return to_micro(epsilon)
 
 
-def check_level(level: float) -> None:
-    """Raise unless a confidence level is between 0 and 1."""
-    if not 0 < level < 1:
-        raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
-
-
 def divide_epsilon(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]:
     """Divide millionths of epsilon by shares, each rounded down.
 
@@ -227,16 +221,31 @@ def compose(events: Iterable[Event]) -> Event:
     return listed[0] if len(listed) == 1 else Composed(listed)
 
 
-def plan_items(
-    queries: Iterable[QueryRequest],
-    relation: Relation,
-    unit: Unit | None,
-    partition: str | None,
-) -> list[Item]:
-    """Ledger items of several queries."""
-    return [
-        Item(query.query.name, query.event(relation, unit), 1, partition) for query in queries
-    ]
+class PlannedQueries(ABC):
+    """Queries that are fixed before the first of them, with their cost."""
+
+    @abstractmethod
+    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        """The queries, and how often each is made."""
+
+    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
+        """Cost of all queries, known before any record is read."""
+        planned = self._planned(unit or Unit())
+        repeats = any(times > 1 for _, times in planned)
+        events = [(request.event(relation, unit), times) for request, times in planned]
+        return compose(Repeated(event, times) if repeats else event for event, times in events)
+
+    def items(
+        self,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        partition: str | None = None,
+    ) -> list[Item]:
+        """Ledger items of all queries."""
+        return [
+            Item(request.query.name, request.event(relation, unit), times, partition)
+            for request, times in self._planned(unit or Unit())
+        ]
 
 
 def combined_statement(
@@ -428,7 +437,7 @@ class QuerySession:
         return dropouts(self._cohort).count(None)
 
 
-class PrivateFitter(BaseEstimator, ABC):  # type: ignore[misc]
+class PrivateFitter(PlannedQueries, BaseEstimator):  # type: ignore[misc]
     """Base class of private fitters: they query a source and never read records directly.
 
     A fitter declares its queries in :meth:`_queries`, and fits in :meth:`_fit`.
@@ -441,26 +450,6 @@ class PrivateFitter(BaseEstimator, ABC):  # type: ignore[misc]
     map_: CalibrationMap
     private_: bool
     releases_: tuple[Release, ...]
-
-    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
-        """Cost of one fit, known before any record is read."""
-        planned = self._planned(unit or Unit())
-        repeats = any(times > 1 for _, times in planned)
-        events = [(request.event(relation, unit), times) for request, times in planned]
-        return compose(Repeated(event, times) if repeats else event for event, times in events)
-
-    def items(
-        self,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        partition: str | None = None,
-    ) -> list[Item]:
-        """Ledger items of one fit."""
-        planned = self._planned(unit or Unit())
-        return [
-            Item(request.query.name, request.event(relation, unit), times, partition)
-            for request, times in planned
-        ]
 
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Query a source and fit the map.
@@ -496,7 +485,6 @@ class PrivateFitter(BaseEstimator, ABC):  # type: ignore[misc]
         raise NotImplementedError
 
     def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
-        """The queries of a fit, and how often each is made."""
         return [(request, 1) for request in self._queries()]
 
     @abstractmethod

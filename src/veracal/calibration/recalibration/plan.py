@@ -36,10 +36,10 @@ from veracal.calibration.private.measurement import (
     private_figures,
 )
 from veracal.calibration.private.session import (
+    PlannedQueries,
     PrivateFitter,
     divide_epsilon,
     micro_epsilon_of,
-    plan_items,
 )
 from veracal.calibration.queries.binned import AbsoluteGaps, BinnedGap, CorrectWrong
 from veracal.calibration.queries.scalars import BrierGain, on_mapped_scores
@@ -61,7 +61,7 @@ _MAX_TRIES = 4  # to keep a total at a delta; one or two suffice
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(PlannedQueries):
     """Queries for accuracy and calibration error before and after a map.
 
     They are fixed before the map is known, and both sides have the same noise. Counts that the
@@ -83,11 +83,8 @@ class Comparison:
     by_bins: bool
     queries: Mapping[str, QueryRequest]
 
-    def items(
-        self, relation: Relation, unit: Unit | None = None, partition: str | None = None
-    ) -> list[Item]:
-        """Ledger items of all queries."""
-        return plan_items(self.queries.values(), relation, unit, partition)
+    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        return [(request, 1) for request in self.queries.values()]
 
     def figures(
         self, answers: Mapping[str, Release], level: float
