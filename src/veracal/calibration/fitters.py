@@ -136,8 +136,8 @@ class TemperatureScaling(MapFitter):
 
     Parameters
     ----------
-    inverse_range : two floats, default=(0.01, 100)
-        Public bounds on :math:`\beta`, below and above 1.
+    temperatures : pair of float
+        Public range, which holds 1.
 
     Guarantees
     ----------
@@ -152,18 +152,18 @@ class TemperatureScaling(MapFitter):
     np.float64(0.75)
     """
 
-    def __init__(self, inverse_range: tuple[float, float] = (0.01, 100.0)) -> None:
-        self.inverse_range = inverse_range
+    def __init__(self, temperatures: tuple[float, float] = (0.01, 100.0)) -> None:
+        self.temperatures = temperatures
 
     def _fit_map(self, scores: Scores) -> Temperature:
-        low, high = self.inverse_range
+        low, high = self.temperatures
         _checks.positive(low=low, high=high)
-        if not LEAST_INVERSE <= low <= 1 <= high <= MOST_INVERSE:
+        if not 1 / MOST_INVERSE <= low <= 1 <= high <= 1 / LEAST_INVERSE:
             raise ValueError(
-                f"Expected inverse_range to hold 1 and lie between {LEAST_INVERSE:g} and "
-                f"{MOST_INVERSE:g}, got inverse_range={self.inverse_range!r}."
+                f"Expected temperatures to hold 1 and lie between {1 / MOST_INVERSE:g} and "
+                f"{1 / LEAST_INVERSE:g}, got temperatures={self.temperatures!r}."
             )
-        return Temperature(where_level(lambda beta: slopes(scores, beta), low, high))
+        return Temperature(where_level(lambda beta: slopes(scores, beta), 1 / high, 1 / low))
 
 
 def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
@@ -238,8 +238,8 @@ class TwoTemperatureScaling(MapFitter):
 
     Parameters
     ----------
-    inverse_range : two floats, default=(0.01, 100)
-        Public bounds on the inverse temperature at which the confidence is computed.
+    temperatures : pair of float
+        Public range of the temperature at which the confidence is computed; it holds 1.
 
     Guarantees
     ----------
@@ -255,11 +255,11 @@ class TwoTemperatureScaling(MapFitter):
     array([0.65, 0.9 ])
     """
 
-    def __init__(self, inverse_range: tuple[float, float] = (0.01, 100.0)) -> None:
-        self.inverse_range = inverse_range
+    def __init__(self, temperatures: tuple[float, float] = (0.01, 100.0)) -> None:
+        self.temperatures = temperatures
 
     def _fit_map(self, scores: Scores) -> TwoTemperatures:
-        at = TemperatureScaling(self.inverse_range)._fit_map(scores).inverse
+        at = TemperatureScaling(self.temperatures)._fit_map(scores).inverse
         bound = STEEPEST / 2
         result = minimize(
             lambda offsets: loss_and_slopes(scores, at, offsets),

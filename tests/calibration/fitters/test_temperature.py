@@ -51,7 +51,7 @@ def test_slopes_are_those_of_the_loss(kind: int) -> None:
 def test_records_that_are_all_right_give_the_end_of_the_range() -> None:
     separable = Scores.from_logits([[1.0, 0.0], [0.0, 2.0]], [0, 1])
     assert inverse(separable) == 100
-    assert inverse(separable, inverse_range=(0.5, 4.0)) == 4
+    assert inverse(separable, temperatures=(0.25, 2.0)) == 4
     one = Scores.from_logits([[1e-3, 0.0]], [0])
     assert inverse(one) == 100
     far = Scores.from_logits([[50.0, 0.0], [0.0, 60.0]], [0, 1])  # where Newton's steps crawl
@@ -61,7 +61,7 @@ def test_records_that_are_all_right_give_the_end_of_the_range() -> None:
 def test_records_that_are_all_wrong_give_the_other_end() -> None:
     wrong = Scores.from_logits([[1.0, 0.0], [0.0, 2.0]], [1, 0])
     assert inverse(wrong) == 0.01
-    assert inverse(wrong, inverse_range=(0.5, 4.0)) == 0.5
+    assert inverse(wrong, temperatures=(0.25, 2.0)) == 0.5
 
 
 def test_where_no_temperature_makes_a_difference_it_is_one() -> None:

@@ -70,9 +70,8 @@ class Listening(Public):
 @pytest.mark.parametrize("temperatures", [(0.7, 1.9), (5.1, 6.3), (0.5, 6.0)])
 def test_a_search_asks_on_the_grid_and_within_the_range(scores, temperatures):
     ends = TemperatureGrid(*temperatures).inverse_ends
-    inverses = 1 / temperatures[1], 1 / temperatures[0]
     source = Listening(scores)
-    result = PrivateTemperature(epsilon=1.0, classes=3, inverses=inverses).fit(source)
+    result = PrivateTemperature(epsilon=1.0, classes=3, temperatures=temperatures).fit(source)
     affine = Listening(scores)
     settings = {"epsilon": 1.0, "delta": 1e-5, "classes": 3, "temperatures": temperatures}
     PrivatePlatt("vector", **settings).fit(affine)

@@ -200,8 +200,8 @@ def test_no_query_is_repeated_at_the_same_cost():
     [
         {},
         {"epsilon": 1.0, "micro_epsilon": 5},
-        {"epsilon": 1.0, "inverses": (2.0, 1.0)},
-        {"epsilon": 1.0, "inverses": (1.0, 1e7)},
+        {"epsilon": 1.0, "temperatures": (2.0, 1.0)},
+        {"epsilon": 1.0, "temperatures": (1.0, 1e7)},
         {"epsilon": 1.0, "level": 1.0},
         {"micro_epsilon": 3},
     ],

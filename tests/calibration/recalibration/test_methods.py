@@ -69,7 +69,7 @@ def test_public_records_are_read_directly_where_asking_takes_a_delta(scores):
 
 def test_a_fitter_of_ones_own_is_used_but_for_its_price(holders):
     sources = holders(2)
-    own = PrivateTemperature(epsilon=77.0, inverses=(0.1, 0.2))
+    own = PrivateTemperature(epsilon=77.0, temperatures=(5.0, 10.0))
     result = recalibrate(sources, own, epsilon=0.5)
     assert result.method == "PrivateTemperature" and 5 <= result.temperature.value <= 10
     assert spent(sources) == pytest.approx([0.5, 0.5], abs=1e-5)

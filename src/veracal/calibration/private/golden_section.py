@@ -413,13 +413,10 @@ class GoldenTemperature(PrivateFitter):
     --------
     >>> from veracal.data import Scores
     >>> from veracal.queries import Public
-    >>> rng = np.random.default_rng(0)
-    >>> p = rng.uniform(0.5, 1, size=4_000)
-    >>> labels = (rng.uniform(size=4_000) < p).astype(int)
-    >>> overconfident = Scores.from_logits(3 * np.log(p / (1 - p)), labels)
-    >>> found = GoldenTemperature(epsilon=1.0).fit(Public(overconfident))
-    >>> round(found.map_.value), len(found.evaluations_), found.private_
-    (3, 6, False)
+    >>> overconfident = Scores.from_probabilities([0.9] * 4_000, [1, 1, 1, 0] * 1_000)
+    >>> fitter = GoldenTemperature(epsilon=1.0).fit(Public(overconfident))
+    >>> round(fitter.map_.value), len(fitter.evaluations_), fitter.private_
+    (2, 6, False)
     """
 
     covers = "the temperature and all answers used to fit it"

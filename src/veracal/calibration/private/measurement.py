@@ -212,7 +212,7 @@ def private_figures(
 
     Parameters
     ----------
-    answers : mapping of str to list of Noisy
+    answers : mapping of str to list of NoisyValue
         Noisy values by the names of the plan.
     """
     correct, wrong = answers["counts"]

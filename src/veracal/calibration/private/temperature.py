@@ -19,7 +19,6 @@ from veracal import _checks
 from veracal._types import Floats
 from veracal.calibration.bins import Bins
 from veracal.calibration.maps.parametric import (
-    LEAST_INVERSE,
     MOST_INVERSE,
     STEEPEST,
     Temperature,
@@ -30,6 +29,7 @@ from veracal.calibration.private.root_posterior import (
     NoisyGap,
     RootPosterior,
     SearchCounts,
+    TemperatureGrid,
     search_posterior,
 )
 from veracal.calibration.private.session import (
@@ -79,7 +79,7 @@ def search_root(
     queries : sequence of QueryRequest
         The counts, then gaps at placeholder temperatures.
     inverses : pair of float
-        Public range.
+        Public range of inverse temperatures.
     """
     low, high = _round_inward(inverses)
     session.ask(queries[0], "counts")
@@ -105,7 +105,7 @@ def root_from_answers(
     positions : sequence of float
         Inverse temperatures of the gaps.
     inverses : pair of float
-        Public range.
+        Public range of inverse temperatures.
     """
     low, high = _round_inward(inverses)
     first, *others = answers[: 1 + len(positions)]
@@ -123,8 +123,7 @@ def root_from_answers(
 def _round_inward(inverses: tuple[float, float]) -> tuple[float, float]:
     """Ends of a range, rounded inward to the public grid of queries."""
     low, high = inverses
-    first, last = math.ceil(low / FINEST) * FINEST, math.floor(high / FINEST) * FINEST
-    return (first, last) if first <= last else (low, high)
+    return math.ceil(low / FINEST) * FINEST, math.floor(high / FINEST) * FINEST
 
 
 def search_queries(
@@ -139,16 +138,10 @@ def search_queries(
     ]
 
 
-def check_range(inverses: tuple[float, float]) -> tuple[float, float]:
-    """Return a valid public range of inverse temperatures."""
-    low, high = inverses
-    _checks.positive(least_inverse=low, most_inverse=high)
-    if not LEAST_INVERSE <= low < high <= MOST_INVERSE:
-        raise ValueError(
-            f"Expected a range of inverses between {LEAST_INVERSE:g} and {MOST_INVERSE:g}, got "
-            f"inverses={inverses!r}."
-        )
-    return float(low), float(high)
+def inverse_range(temperatures: tuple[float, float]) -> tuple[float, float]:
+    """A public range of temperatures as inverse temperatures, after checking it."""
+    grid = TemperatureGrid.between(temperatures)
+    return 1 / grid.high, 1 / grid.low
 
 
 class PrivateTemperature(DescentFitter):
@@ -175,8 +168,8 @@ class PrivateTemperature(DescentFitter):
         For descent.
     classes : int, optional
         Public number of classes, which slightly reduces the noise under replace-one.
-    inverses : pair of float
-        Public range of inverse temperatures.
+    temperatures : pair of float
+        Public range.
     size : int, optional
         For descent: *declared* number of records.
     clip, steps, learning_rate
@@ -209,13 +202,10 @@ class PrivateTemperature(DescentFitter):
     --------
     >>> from veracal.data import Scores
     >>> from veracal.queries import Public
-    >>> rng = np.random.default_rng(0)
-    >>> p = rng.uniform(0.5, 1, size=4_000)
-    >>> labels = (rng.uniform(size=4_000) < p).astype(int)
-    >>> overconfident = Scores.from_logits(3 * np.log(p / (1 - p)), labels)
+    >>> overconfident = Scores.from_probabilities([0.9] * 4_000, [1, 1, 1, 0] * 1_000)
     >>> fitter = PrivateTemperature(epsilon=1.0).fit(Public(overconfident))
     >>> round(fitter.map_.value), fitter.private_
-    (3, False)
+    (2, False)
     """
 
     covers = "the temperature and all answers used to fit it"
@@ -229,7 +219,7 @@ class PrivateTemperature(DescentFitter):
         micro_epsilon: int | None = None,
         delta: float | None = None,
         classes: int | None = None,
-        inverses: tuple[float, float] = (0.05, 20.0),
+        temperatures: tuple[float, float] = (0.05, 20.0),
         size: int | None = None,
         clip: float = 10.0,
         steps: int = 100,
@@ -241,7 +231,7 @@ class PrivateTemperature(DescentFitter):
         self.micro_epsilon = micro_epsilon
         self.delta = delta
         self.classes = classes
-        self.inverses = inverses
+        self.temperatures = temperatures
         self.size = size
         self.clip = clip
         self.steps = steps
@@ -256,7 +246,7 @@ class PrivateTemperature(DescentFitter):
 
     def _check_settings(self) -> None:
         _checks.one_of(("search", "descent"), method=self.method)
-        check_range(self.inverses)
+        inverse_range(self.temperatures)
         _checks.open_fraction(level=self.level)
 
     def _queries(self) -> list[QueryRequest]:
@@ -268,7 +258,7 @@ class PrivateTemperature(DescentFitter):
             return self._search(session, queries)
         parameters, std = self._descend(session, queries)
         half_width = float(stats.norm.ppf((1 + self.level) / 2)) * std
-        low_inverse, high_inverse = check_range(self.inverses)
+        low_inverse, high_inverse = inverse_range(self.temperatures)
         inverse, low, high = (
             min(max(softplus(float(parameters[0]) + d), low_inverse), high_inverse)
             for d in (0.0, half_width, -half_width)
@@ -279,7 +269,7 @@ class PrivateTemperature(DescentFitter):
 
     def _search(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Temperature:
         """Fit by an adaptive root search."""
-        inverses = check_range(self.inverses)
+        inverses = inverse_range(self.temperatures)
         result = search_root(session, queries, inverses)
         sampled = search_posterior(result.gaps, result.counts, inverses, sampled=True)
         low, high = (1 / sampled.inverse((1 + sign * self.level) / 2) for sign in (1, -1))
@@ -389,8 +379,8 @@ class PrivateTwoTemperatures(PrivateFitter):
         Cost of the fit for each privacy unit; one of the two.
     classes : int, optional
         Public number of classes, which slightly reduces the noise under replace-one.
-    inverses : pair of float
-        Public range of inverse temperatures for the root search.
+    temperatures : pair of float
+        Public range for the root search.
     level : float
         Confidence level of the intervals.
 
@@ -429,17 +419,17 @@ class PrivateTwoTemperatures(PrivateFitter):
         epsilon: float | None = None,
         micro_epsilon: int | None = None,
         classes: int | None = None,
-        inverses: tuple[float, float] = (0.05, 20.0),
+        temperatures: tuple[float, float] = (0.05, 20.0),
         level: float = 0.95,
     ) -> None:
         self.epsilon = epsilon
         self.micro_epsilon = micro_epsilon
         self.classes = classes
-        self.inverses = inverses
+        self.temperatures = temperatures
         self.level = level
 
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> TwoTemperatures:
-        inverses = check_range(self.inverses)
+        inverses = inverse_range(self.temperatures)
         search = search_root(session, queries[:3], inverses)
         positions, at = search.positions, search.inverse
         offsets: Floats = np.zeros(2)
@@ -480,7 +470,7 @@ class PrivateTwoTemperatures(PrivateFitter):
         return map_
 
     def _queries(self) -> list[QueryRequest]:
-        check_range(self.inverses)
+        inverse_range(self.temperatures)
         _checks.open_fraction(level=self.level)
         one, gap = TwoTemperatures(1.0, 1.0), Gap(classes=self.classes)
         slopes, both = ConfidenceWeightedSlopes(one), ConfidenceWeightedGaps(one)
