@@ -30,8 +30,8 @@ from veracal.calibration.maps.parametric import (
     Platt,
     Temperature,
     TwoTemperatures,
-    log_parts,
-    readable_logits,
+    finite_logits,
+    log_p_and_rest,
 )
 from veracal.calibration.metrics.performance import brier, nll
 from veracal.data import Scores
@@ -163,7 +163,7 @@ class TemperatureScaling(MapFitter):
                 f"Expected temperatures to hold 1 and lie between {1 / MOST_INVERSE:g} and "
                 f"{1 / LEAST_INVERSE:g}, got temperatures={self.temperatures!r}."
             )
-        return Temperature(where_level(lambda beta: slopes(scores, beta), 1 / high, 1 / low))
+        return Temperature(find_root(lambda beta: slopes(scores, beta), 1 / high, 1 / low))
 
 
 def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
@@ -184,7 +184,7 @@ def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
     return first / len(scores), second / len(scores)
 
 
-def where_level(slopes: Slopes, low: float, high: float) -> float:
+def find_root(slopes: Slopes, low: float, high: float) -> float:
     """Root of an increasing derivative, by Newton's method inside a bracket, from 1 on.
 
     Returns 1 if the derivative is 0 there, and an end of the range if the derivative does not
@@ -343,7 +343,7 @@ class PlattScaling(MapFitter):
         if self.form == "matrix":
             most = math.isqrt(MOST_NUMBERS)
             _limit_classes(scores, most, "a matrix", "Use form='vector', or a temperature.")
-        z = readable_logits(scores)
+        z = finite_logits(scores)
         center = z.mean(axis=0)
         z -= center
         scale = float(np.abs(z).mean()) or 1.0
@@ -432,7 +432,7 @@ class BetaCalibration(MapFitter):
     def _fit_map(self, scores: Scores) -> Beta:
         _checks.positive(ridge=self.ridge)
         _limit_classes(scores, _MAX_CLASSES, "a beta map", "Use a temperature.")
-        log_p, log_rest = log_parts(scores)
+        log_p, log_rest = log_p_and_rest(scores)
         first = 1 if scores.n_classes == 2 else 0
         fits = [
             _fit_one(log_p[:, j], log_rest[:, j], scores.known_labels == first + j, self.ridge)

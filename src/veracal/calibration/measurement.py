@@ -403,7 +403,7 @@ def _floors(
     for i in range(n_draws):
         uniform = rng.random(len(scores)) * steps[:, -1]
         labels = np.minimum((steps <= uniform[:, None]).sum(axis=1), scores.n_classes - 1)
-        drawn = scores.relabeled(labels)
+        drawn = scores.relabel(labels)
         draws[i] = [metric(drawn) for metric in metrics.values()]
     means = draws.mean(axis=0).tolist()
     return {

@@ -80,7 +80,7 @@ def test_without_a_share_the_planner_chooses_it() -> None:
     spent = []
     for size in (1_000, 100_000):
         model = calibrated(epsilon=3.0, delta=1e-6, size=size, classes=["no", "yes"])
-        spent.append(model._share())
+        spent.append(model._budget_share())
         plan = module.plan_temperatures(size, 2, Budget(3.0, 1e-6))
         cost = epsilon_for(model.event().events[1], 0.0)
         assert cost == pytest.approx(plan.share * 3.0, rel=1e-3)

@@ -9,7 +9,7 @@ from scipy.special import log_softmax, softmax
 
 from tests.calibration.fitters.made import both_kinds, logits
 from veracal.calibration import Temperature, TemperatureScaling
-from veracal.calibration.fitters import slopes, where_level
+from veracal.calibration.fitters import find_root, slopes
 from veracal.data import Scores
 
 
@@ -98,7 +98,7 @@ def test_roots_of_increasing_functions(zero: float, power: float) -> None:
         t = x**power - zero**power
         return t**3 + 1e-3 * t, (3 * t**2 + 1e-3) * power * x ** (power - 1)
 
-    assert where_level(cubic, 1e-4, 1e4) == pytest.approx(zero, rel=1e-6)
+    assert find_root(cubic, 1e-4, 1e4) == pytest.approx(zero, rel=1e-6)
 
 
 def test_few_evaluations_are_enough() -> None:
@@ -109,7 +109,7 @@ def test_few_evaluations_are_enough() -> None:
         calls.append(beta)
         return slopes(scores, beta)
 
-    where_level(counted, 0.01, 100.0)
+    find_root(counted, 0.01, 100.0)
     assert len(calls) <= 10
 
 

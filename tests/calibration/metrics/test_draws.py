@@ -52,11 +52,11 @@ def test_other_labels_are_other_figures(rng):
     labels = rng.integers(3, size=120)
     drawn = Draws.of(result)
     before = calibration.ece(drawn)
-    other = Draws.of(result).relabeled(labels)
+    other = Draws.of(result).relabel(labels)
     renewed = type(result).from_probabilities(result.values, labels)
     for name in figure_names(3):
         metric = getattr(calibration, name)
-        assert metric(drawn.relabeled(labels)) == metric(other), name
+        assert metric(drawn.relabel(labels)) == metric(other), name
         assert metric(other) == pytest.approx(metric(renewed), abs=1e-14, rel=1e-13), name
     assert calibration.ece(drawn) == before != calibration.ece(other)
 

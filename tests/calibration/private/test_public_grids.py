@@ -12,7 +12,7 @@ from veracal.calibration import (
     recalibrate,
 )
 from veracal.calibration.bins import Bins
-from veracal.calibration.private.binning import bin_shares
+from veracal.calibration.private.binning import bin_accuracies
 from veracal.calibration.private.platt import LogOddsTransform
 from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.data import Scores
@@ -36,7 +36,7 @@ def scores():
 def test_accuracies_of_bins_are_multiples_of_two_to_minus_twenty():
     rng = np.random.default_rng(0)
     correct, total = rng.normal(10, 5, size=15), rng.normal(15, 9, size=15)
-    shares, known = bin_shares(correct, total, 12.0, Bins(15))
+    shares, known = bin_accuracies(correct, total, 12.0, Bins(15))
     assert 0 < known.sum() < 15  # centers of bins are rounded, too
     assert is_whole(shares, 20)
     assert not is_whole(Bins(15).centers, 20)

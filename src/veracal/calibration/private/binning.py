@@ -85,10 +85,11 @@ class PrivateBinning(PrivateFitter):
         values = noisy_values(release)
         pairs = list(zip(values[0::2], values[1::2], strict=True))
         if self.form == "correct-total":
-            accuracies, known = bin_shares(first, second, std, bins)
+            accuracies, known = bin_accuracies(first, second, std, bins)
             pairs = [(correct, total.minus(correct)) for correct, total in pairs]
         else:
-            accuracies, known = bin_accuracies(first, second, std, bins)
+            total_std = float(np.sqrt(2)) * std
+            accuracies, known = bin_accuracies(first, first + second, total_std, bins)
         self.fallbacks_ = int((~known).sum())
         self.accuracies_ = []
         for (correct, wrong), share, is_known in zip(pairs, accuracies, known, strict=True):
@@ -110,21 +111,6 @@ class PrivateBinning(PrivateFitter):
 
 
 def bin_accuracies(
-    correct: Floats, wrong: Floats, noise_std: float, bins: Bins
-) -> tuple[Floats, Bools]:
-    """Accuracy of each bin from correct and wrong predictions, and whether it is known.
-
-    Parameters
-    ----------
-    correct, wrong : arrays of shape (..., bins)
-        Noisy counts, which may be negative.
-    noise_std : float
-        Standard deviation of the noise of each count.
-    """
-    return bin_shares(correct, correct + wrong, float(np.sqrt(2)) * noise_std, bins)
-
-
-def bin_shares(
     correct: Floats, total: Floats, total_std: float, bins: Bins
 ) -> tuple[Floats, Bools]:
     """Accuracy of each bin from correct and all predictions, and whether it is known.

@@ -70,7 +70,7 @@ class MeasurementPlan(PlannedQueries):
         """Cost of all answers for each privacy unit, in millionths of epsilon."""
         return sum(query.micro_epsilon or 0 for query in self.queries.values())
 
-    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         return [(request, 1) for request in self.queries.values()]
 
     def text(self) -> str:

@@ -479,10 +479,10 @@ class PrivatePlatt(DescentFitter):
         _checks.one_of(("equations", "descent"), method=self.method)
         _checks.open_fraction(level=self.level)
 
-    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         self._check_settings()
         if self.method == "descent":
-            return super()._planned(unit)
+            return super()._plan(unit)
         queries = self._solver_queries()
         return queries.requests(_noise(queries, unit))
 

@@ -225,12 +225,12 @@ class PlannedQueries(ABC):
     """Queries that are fixed before the first of them, with their cost."""
 
     @abstractmethod
-    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         """The queries, and how often each is made."""
 
     def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
         """Cost of all queries, known before any record is read."""
-        planned = self._planned(unit or Unit())
+        planned = self._plan(unit or Unit())
         repeats = any(times > 1 for _, times in planned)
         events = [(request.event(relation, unit), times) for request, times in planned]
         return compose(Repeated(event, times) if repeats else event for event, times in events)
@@ -244,7 +244,7 @@ class PlannedQueries(ABC):
         """Ledger items of all queries."""
         return [
             Item(request.query.name, request.event(relation, unit), times, partition)
-            for request, times in self._planned(unit or Unit())
+            for request, times in self._plan(unit or Unit())
         ]
 
 
@@ -463,7 +463,7 @@ class PrivateFitter(PlannedQueries, BaseEstimator):  # type: ignore[misc]
             own id.
         """
         unit = unit_of(source)
-        queries = [query for query, times in self._planned(unit) for _ in range(times)]
+        queries = [query for query, times in self._plan(unit) for _ in range(times)]
         gaussian = any(query.noise_multiplier is not None for query in queries)
         if gaussian and not isinstance(source, GaussianSource):
             raise ValueError(
@@ -484,7 +484,7 @@ class PrivateFitter(PlannedQueries, BaseEstimator):  # type: ignore[misc]
         """The queries of a fit, at placeholder parameters."""
         raise NotImplementedError
 
-    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         return [(request, 1) for request in self._queries()]
 
     @abstractmethod
@@ -549,10 +549,10 @@ class DescentFitter(PrivateFitter):
     def _gradient(self, parameters: Floats, step: int) -> Query:
         """The query of one step; its sensitivity does not depend on parameters or step."""
 
-    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         self._check_settings()
         if self.method != "descent":
-            return super()._planned(unit)
+            return super()._plan(unit)
         if self.delta is None or self.size is None:
             raise ValueError(
                 "Expected a delta and a declared size for descent, got "

@@ -83,7 +83,7 @@ class Comparison(PlannedQueries):
     by_bins: bool
     queries: Mapping[str, QueryRequest]
 
-    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         return [(request, 1) for request in self.queries.values()]
 
     def figures(
