@@ -1,4 +1,4 @@
-"""Advice on a temperature is borne out by what happens."""
+"""The expected errors of plans agree with simulations."""
 
 from itertools import product
 

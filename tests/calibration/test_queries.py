@@ -1,4 +1,4 @@
-"""Questions about calibration: what they compute, and how far one record moves them."""
+"""Queries about calibration: their values and their sensitivity."""
 
 import math
 from dataclasses import dataclass

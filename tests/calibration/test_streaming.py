@@ -1,4 +1,4 @@
-"""What is measured in one pass is what the whole would show."""
+"""Figures of a stream equal those of all records together."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.calibration.metrics.made import scores, tied
+from tests.calibration.metrics.examples import scores, tied
 from veracal import calibration
 from veracal.calibration.measurement import StreamTotals, curve, stream_totals
 from veracal.data import Scores

@@ -1,4 +1,4 @@
-"""The temperature found is the best there is, and never absurd."""
+"""The fitted temperature maximizes the likelihood and stays within its range."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from tests.calibration.fitters.made import both_kinds, logits
+from tests.calibration.fitters.examples import both_kinds, logits
 from veracal.calibration import Temperature, TemperatureScaling
 from veracal.calibration.fitters import find_root, slopes
 from veracal.data import Scores

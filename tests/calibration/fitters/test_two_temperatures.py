@@ -1,4 +1,4 @@
-"""Two temperatures fitted in the open: the likeliest, found where they are known."""
+"""Two temperatures fitted to public scores maximize the likelihood and recover known values."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from tests.calibration.fitters.made import logits, nll
+from tests.calibration.fitters.examples import logits, nll
 from veracal.calibration import TemperatureScaling, TwoTemperatures, TwoTemperatureScaling
 from veracal.calibration.fitters import loss_and_slopes
 from veracal.data import Scores

@@ -1,4 +1,4 @@
-"""Two temperatures: between them by confidence, and nobody's place in the order changes."""
+"""Two temperatures by confidence keep the order of the records."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.calibration.maps.made import LARGE
+from tests.calibration.maps.examples import LARGE
 from veracal.calibration import Temperature, TwoTemperatures
 from veracal.data import Scores
 

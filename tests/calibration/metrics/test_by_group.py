@@ -1,9 +1,9 @@
-"""Every metric can be told apart by group, with intervals that hold the truth."""
+"""Every metric can be evaluated by group, with intervals that cover."""
 
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.made import scores
+from tests.calibration.metrics.examples import scores
 from veracal import calibration
 from veracal.calibration import ece
 from veracal.data import Group, Scores, by_group

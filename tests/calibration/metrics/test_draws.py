@@ -1,9 +1,9 @@
-"""Figures of records drawn again are those of the same rows of plain scores."""
+"""Metrics of bootstrap draws equal those of plain scores with the same rows."""
 
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.made import scores, tied
+from tests.calibration.metrics.examples import scores, tied
 from veracal import calibration
 from veracal.calibration.measurement import figure_names
 from veracal.calibration.metrics.base import (

@@ -1,4 +1,4 @@
-"""The guard: what it asks, when it keeps a map, and how often it errs."""
+"""The guard: its query, its decision, and its error rate."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Intervals of a pooled temperature where sources fell silent."""
+"""Intervals of a pooled temperature with dropout."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The shape of a pooled temperature, by what is public."""
+"""The plan of a pooled temperature depends on public facts alone."""
 
 import math
 

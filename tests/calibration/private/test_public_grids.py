@@ -1,4 +1,4 @@
-"""Numbers that questions are about lie on public grids: short and exact on a wire."""
+"""Numbers in queries lie on public grids: short and exact on the wire."""
 
 import numpy as np
 import pytest

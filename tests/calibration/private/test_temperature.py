@@ -1,4 +1,4 @@
-"""A private temperature: what it asks, what it costs, and how good it is."""
+"""A private temperature: its queries, its cost and its accuracy."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Two private temperatures: what they ask, what they cost, and how good they are."""
+"""Two private temperatures: their queries, their cost and their accuracy."""
 
 import math
 

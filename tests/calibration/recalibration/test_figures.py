@@ -1,4 +1,4 @@
-"""Figures are asked for where the budget has room for them."""
+"""Figures are measured where the budget has room for them."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A map is kept only where it helps, and what is promised does not depend on that."""
+"""A map is kept only where it helps, at a cost that does not depend on the decision."""
 
 import math
 from dataclasses import replace

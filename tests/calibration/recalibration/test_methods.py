@@ -1,4 +1,4 @@
-"""Every method by name, private and not, and fitters of one's own."""
+"""Every method by name, private and not, and custom fitters."""
 
 import pytest
 

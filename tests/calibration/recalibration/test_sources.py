@@ -1,4 +1,4 @@
-"""One call for one source and for many: the same words, one budget, one statement."""
+"""One call for one source and for many: one budget, one statement."""
 
 import re
 

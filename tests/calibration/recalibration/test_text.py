@@ -1,4 +1,4 @@
-"""What the result tells a person, and what it is as JSON."""
+"""The result as text and as JSON."""
 
 import json
 from dataclasses import replace

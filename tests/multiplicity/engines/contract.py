@@ -1,4 +1,4 @@
-"""What every engine keeps, whatever it runs again."""
+"""The contract of audit engines."""
 
 import json
 

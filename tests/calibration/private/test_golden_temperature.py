@@ -1,4 +1,4 @@
-"""A temperature by golden section: what it asks, what it costs, and where it ends."""
+"""A temperature by golden section: its queries, its cost and its accuracy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Maps of every kind, and scores as strange as they come."""
+"""Maps of every kind, and scores with extreme values."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Prices, shares and statements of several questions."""
+"""Costs, shares and statements of several queries."""
 
 import itertools
 from dataclasses import replace

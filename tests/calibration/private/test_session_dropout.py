@@ -1,4 +1,4 @@
-"""Questions to sources of which some fall silent, differ in size or lie."""
+"""Queries to sources that drop out, differ in size or tamper with answers."""
 
 import itertools
 import math

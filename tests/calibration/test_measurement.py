@@ -1,4 +1,4 @@
-"""All figures at once, with intervals that hold the truth as often as they say."""
+"""All metrics at once, with intervals that cover at their level."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.made import scores
+from tests.calibration.metrics.examples import scores
 from veracal import calibration
 from veracal.calibration.measurement import figure_names, measure
 from veracal.data import Scores

@@ -1,4 +1,4 @@
-"""A temperature mixed with equal probabilities."""
+"""A temperature with uniform mixing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A source that was paid for answers what was announced, once."""
+"""A prepaid source answers the announced queries, once each."""
 
 import contextlib
 import copy

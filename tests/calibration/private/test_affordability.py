@@ -1,4 +1,4 @@
-"""Nothing is charged for questions that a ledger cannot pay for to the last."""
+"""Nothing is charged if a ledger cannot pay for all queries."""
 
 import numpy as np
 import pytest

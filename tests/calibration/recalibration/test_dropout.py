@@ -1,4 +1,4 @@
-"""Whoever does not answer is named, not asked again, and counted."""
+"""A source that does not answer is named, not queried again, and counted."""
 
 import numpy as np
 import pytest

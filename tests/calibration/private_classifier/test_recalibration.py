@@ -1,11 +1,11 @@
-"""The map repairs the scores, by the answers that were announced."""
+"""The map recalibrates the scores, by the announced answers."""
 
 import numpy as np
 import pytest
 from scipy.special import softmax
 from sklearn.exceptions import NotFittedError
 
-from tests.calibration.classifier.made import DATA, Known, X, Y, calibrated
+from tests.calibration.private_classifier.examples import DATA, Known, X, Y, calibrated
 from veracal.calibration import (
     Identity,
     PrivateBinning,

@@ -1,4 +1,4 @@
-"""A calibrated classifier is the classifier with a map behind it, and scikit-learn's."""
+"""A calibrated classifier applies its map, and keeps scikit-learn's conventions."""
 
 import pickle
 from typing import Self

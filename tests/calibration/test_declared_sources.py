@@ -1,4 +1,4 @@
-"""Who says whom it protects, and who can say beforehand whether it is able to pay."""
+"""Sources declare whom they protect, and whether they can pay."""
 
 from dataclasses import replace
 
