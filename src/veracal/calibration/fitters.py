@@ -8,6 +8,7 @@ keeps its map only if the loss on the calibration records does not increase.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -118,6 +119,7 @@ _STEPS = 1_000  # far more than a likelihood needs: roots of higher order are ap
 Slopes = Callable[[float], tuple[float, float]]
 
 
+@dataclass(eq=False, repr=False)
 class TemperatureScaling(MapFitter):
     r"""Temperature scaling by maximum likelihood, **not private**.
 
@@ -152,8 +154,7 @@ class TemperatureScaling(MapFitter):
     np.float64(0.75)
     """
 
-    def __init__(self, temperatures: tuple[float, float] = (0.01, 100.0)) -> None:
-        self.temperatures = temperatures
+    temperatures: tuple[float, float] = (0.01, 100.0)
 
     def _fit_map(self, scores: Scores) -> Temperature:
         low, high = self.temperatures
@@ -225,6 +226,7 @@ def label_gaps(scores: Scores) -> Iterator[Floats]:
         yield np.clip(values, -_FAR, _FAR, out=values)
 
 
+@dataclass(eq=False, repr=False)
 class TwoTemperatureScaling(MapFitter):
     r"""Two temperatures by maximum likelihood, **not private**.
 
@@ -255,8 +257,7 @@ class TwoTemperatureScaling(MapFitter):
     array([0.65, 0.9 ])
     """
 
-    def __init__(self, temperatures: tuple[float, float] = (0.01, 100.0)) -> None:
-        self.temperatures = temperatures
+    temperatures: tuple[float, float] = (0.01, 100.0)
 
     def _fit_map(self, scores: Scores) -> TwoTemperatures:
         at = TemperatureScaling(self.temperatures)._fit_map(scores).inverse
@@ -295,6 +296,7 @@ def loss_and_slopes(scores: Scores, at: float, offsets: Floats) -> tuple[float, 
 _OPTIONS = {"maxiter": 2_000, "maxfun": 10_000, "ftol": 1e-14, "gtol": 1e-9, "maxcor": 30}
 
 
+@dataclass(eq=False, repr=False)
 class PlattScaling(MapFitter):
     r"""Platt scaling of the logits by maximum likelihood, **not private**.
 
@@ -332,9 +334,9 @@ class PlattScaling(MapFitter):
     array([0.5, 0.5])
     """
 
-    def __init__(self, form: Form = "vector", *, ridge: float = 1e-6) -> None:
-        self.form = form
-        self.ridge = ridge
+    form: Form = "vector"
+    _: KW_ONLY
+    ridge: float = 1e-6
 
     def _fit_map(self, scores: Scores) -> CalibrationMap:
         _checks.one_of(("scalar", "vector", "matrix"), form=self.form)
@@ -398,6 +400,7 @@ _BOUNDS = [(0.0, 1e6), (0.0, 1e6), (-1e6, 1e6)]
 _BETA_OPTIONS = {"maxiter": 2_000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-10}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BetaCalibration(MapFitter):
     r"""Beta calibration by maximum likelihood, **not private**.
 
@@ -426,8 +429,7 @@ class BetaCalibration(MapFitter):
     array([0.25, 0.75])
     """
 
-    def __init__(self, *, ridge: float = 1e-6) -> None:
-        self.ridge = ridge
+    ridge: float = 1e-6
 
     def _fit_map(self, scores: Scores) -> Beta:
         _checks.positive(ridge=self.ridge)
@@ -462,6 +464,7 @@ def _fit_one(log_p: Floats, log_rest: Floats, hits: Array, ridge: float) -> Floa
 _MAX_ISOTONIC_CLASSES = 10_000  # each class is fitted separately
 
 
+@dataclass(eq=False, repr=False)
 class IsotonicCalibration(MapFitter):
     r"""Isotonic regression of the labels on probabilities, **not private**.
 
@@ -490,8 +493,7 @@ class IsotonicCalibration(MapFitter):
     array([0. , 0.5, 0.5, 1. ])
     """
 
-    def __init__(self, form: IsotonicForm = "one-vs-rest") -> None:
-        self.form = form
+    form: IsotonicForm = "one-vs-rest"
 
     def _fit_map(self, scores: Scores) -> Isotonic:
         _checks.one_of(("top-label", "one-vs-rest"), form=self.form)
@@ -526,6 +528,7 @@ def _curve(probabilities: Floats, hits: Array) -> tuple[Floats, Floats]:
     return inputs[~inner], outputs[~inner]
 
 
+@dataclass(eq=False, repr=False)
 class HistogramBinning(MapFitter):
     r"""Histogram binning of the top label, **not private**.
 
@@ -551,8 +554,7 @@ class HistogramBinning(MapFitter):
     array([0.25, 0.75])
     """
 
-    def __init__(self, bins: Bins | int = 15) -> None:
-        self.bins = bins
+    bins: Bins | int = 15
 
     def _fit_map(self, scores: Scores) -> Binned:
         bins = self.bins if isinstance(self.bins, Bins) else Bins(self.bins)

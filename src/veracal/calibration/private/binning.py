@@ -1,7 +1,7 @@
 """Private histogram binning."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ FORMS = "correct-wrong", "correct-total"
 _STEPS = 2.0**20  # grid steps of an accuracy between 0 and 1
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateBinning(PrivateFitter):
     r"""Histogram binning of the top label from noisy counts of predictions.
 
@@ -61,22 +62,13 @@ class PrivateBinning(PrivateFitter):
     of the paper. Its cost is :meth:`event`, known before a record is read.
     """
 
-    covers = "the accuracies of all bins and the counts used for them"
+    epsilon: float | None = None
+    micro_epsilon: int | None = None
+    bins: int = 15
+    form: Form = "correct-wrong"
+    level: float = 0.95
 
-    def __init__(
-        self,
-        *,
-        epsilon: float | None = None,
-        micro_epsilon: int | None = None,
-        bins: int = 15,
-        form: Form = "correct-wrong",
-        level: float = 0.95,
-    ) -> None:
-        self.epsilon = epsilon
-        self.micro_epsilon = micro_epsilon
-        self.bins = bins
-        self.form = form
-        self.level = level
+    covers = "the accuracies of all bins and the counts used for them"
 
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Binned:
         release = session.ask(queries[0], "counts")

@@ -41,7 +41,7 @@ half-width of the difference, and vice versa. All half-widths hold together by a
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -345,6 +345,7 @@ class GoldenEvaluation:
     noise_std: float  # standard deviation of the noise of each sum in it
 
 
+@dataclass(eq=False, repr=False)
 class GoldenTemperature(PrivateFitter):
     r"""A temperature by golden-section search on noisy answers (Luo et al. 2020, corrected).
 
@@ -419,35 +420,21 @@ class GoldenTemperature(PrivateFitter):
     (2, 6, False)
     """
 
+    objective: GoldenObjective = "accuracy"
+    _: KW_ONLY
+    epsilon: float | None = None
+    micro_epsilon: int | None = None
+    temperatures: tuple[float, float] = (0.5, 6.0)
+    reductions: int = 5
+    bins: int = 15
+    clamp: float = 10.0
+    centered: bool = True
+    classes: int | None = None
+    size: int | None = None
+    level: float = 0.95
+
     covers = "the temperature and all answers used to fit it"
     keeps_predictions = True
-
-    def __init__(
-        self,
-        objective: GoldenObjective = "accuracy",
-        *,
-        epsilon: float | None = None,
-        micro_epsilon: int | None = None,
-        temperatures: tuple[float, float] = (0.5, 6.0),
-        reductions: int = 5,
-        bins: int = 15,
-        clamp: float = 10.0,
-        centered: bool = True,
-        classes: int | None = None,
-        size: int | None = None,
-        level: float = 0.95,
-    ) -> None:
-        self.objective = objective
-        self.epsilon = epsilon
-        self.micro_epsilon = micro_epsilon
-        self.temperatures = temperatures
-        self.reductions = reductions
-        self.bins = bins
-        self.clamp = clamp
-        self.centered = centered
-        self.classes = classes
-        self.size = size
-        self.level = level
 
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Temperature:
         grid, inverses = TemperatureGrid(*self.temperatures), list[float]()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -40,6 +40,7 @@ WIDE = 3.0  # spread of the nearly flat prior that intervals use
 _MIN_SLOPE = 0.02  # smallest slope of the mean confidence
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PooledTemperature(PrivateFitter):
     r"""A temperature from two rounds of noisy gaps, for records at many sources.
 
@@ -101,26 +102,16 @@ class PooledTemperature(PrivateFitter):
     (2, 2, False)
     """
 
+    epsilon: float | None = None
+    micro_epsilon: int | None = None
+    temperatures: tuple[float, float] = (0.5, 6.0)
+    classes: int | None = None
+    shares: tuple[int, ...] = SHARES
+    level: float = 0.95
+
     covers = "the temperature, the weight of uniform mixing, and all answers used to fit them"
     keeps_predictions = True
     infers_guard = True
-
-    def __init__(
-        self,
-        *,
-        epsilon: float | None = None,
-        micro_epsilon: int | None = None,
-        temperatures: tuple[float, float] = (0.5, 6.0),
-        classes: int | None = None,
-        shares: tuple[int, ...] = SHARES,
-        level: float = 0.95,
-    ) -> None:
-        self.epsilon = epsilon
-        self.micro_epsilon = micro_epsilon
-        self.temperatures = temperatures
-        self.classes = classes
-        self.shares = shares
-        self.level = level
 
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> CalibrationMap:
         grid = TemperatureGrid.between(self.temperatures)

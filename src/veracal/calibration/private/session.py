@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from veracal import _checks
+from veracal._display import DisplayMixin
 from veracal._types import Floats
 from veracal.accounting import (
     MICRO,
@@ -437,7 +437,7 @@ class QuerySession:
         return dropouts(self._cohort).count(None)
 
 
-class PrivateFitter(PlannedQueries, BaseEstimator):  # type: ignore[misc]
+class PrivateFitter(PlannedQueries, DisplayMixin):
     """Base class of private fitters: they query a source and never read records directly.
 
     A fitter declares its queries in :meth:`_queries`, and fits in :meth:`_fit`.

@@ -7,7 +7,7 @@ public numbers, at no privacy cost.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -144,6 +144,7 @@ def inverse_range(temperatures: tuple[float, float]) -> tuple[float, float]:
     return 1 / grid.high, 1 / grid.low
 
 
+@dataclass(eq=False, repr=False)
 class PrivateTemperature(DescentFitter):
     r"""A temperature fitted to noisy answers of a source.
 
@@ -208,35 +209,21 @@ class PrivateTemperature(DescentFitter):
     (2, False)
     """
 
+    method: Method = "search"
+    _: KW_ONLY
+    epsilon: float | None = None
+    micro_epsilon: int | None = None
+    delta: float | None = None
+    classes: int | None = None
+    temperatures: tuple[float, float] = (0.05, 20.0)
+    size: int | None = None
+    clip: float = 10.0
+    steps: int = 100
+    learning_rate: float = 0.1
+    level: float = 0.95
+
     covers = "the temperature and all answers used to fit it"
     keeps_predictions = True
-
-    def __init__(
-        self,
-        method: Method = "search",
-        *,
-        epsilon: float | None = None,
-        micro_epsilon: int | None = None,
-        delta: float | None = None,
-        classes: int | None = None,
-        temperatures: tuple[float, float] = (0.05, 20.0),
-        size: int | None = None,
-        clip: float = 10.0,
-        steps: int = 100,
-        learning_rate: float = 0.1,
-        level: float = 0.95,
-    ) -> None:
-        self.method = method
-        self.epsilon = epsilon
-        self.micro_epsilon = micro_epsilon
-        self.delta = delta
-        self.classes = classes
-        self.temperatures = temperatures
-        self.size = size
-        self.clip = clip
-        self.steps = steps
-        self.learning_rate = learning_rate
-        self.level = level
 
     def _start(self) -> Floats:
         return np.array([START])
@@ -354,6 +341,7 @@ def two_temperature_posterior(
     return covariance @ information, np.sqrt(np.diag(covariance + sampled))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateTwoTemperatures(PrivateFitter):
     r"""Two temperatures, for low and high confidence, fitted to noisy answers of a source.
 
@@ -410,23 +398,14 @@ class PrivateTwoTemperatures(PrivateFitter):
     True
     """
 
+    epsilon: float | None = None
+    micro_epsilon: int | None = None
+    classes: int | None = None
+    temperatures: tuple[float, float] = (0.05, 20.0)
+    level: float = 0.95
+
     covers = "both temperatures and all answers used to fit them"
     keeps_predictions = True
-
-    def __init__(
-        self,
-        *,
-        epsilon: float | None = None,
-        micro_epsilon: int | None = None,
-        classes: int | None = None,
-        temperatures: tuple[float, float] = (0.05, 20.0),
-        level: float = 0.95,
-    ) -> None:
-        self.epsilon = epsilon
-        self.micro_epsilon = micro_epsilon
-        self.classes = classes
-        self.temperatures = temperatures
-        self.level = level
 
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> TwoTemperatures:
         inverses = inverse_range(self.temperatures)
