@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Frozen
 from veracal.accounting import Statement, Unit, format_up
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.estimates import (
@@ -23,7 +22,7 @@ from veracal.calibration.private.session import (
     PlannedQueries,
     QuerySession,
     combined_statement,
-    divide_epsilon,
+    divide_over_queries,
     ledger_total_of,
     micro_epsilon_of,
     unit_of,
@@ -138,12 +137,7 @@ def plan_measurement(
             brier = Brier() if within is None else BrierByGroup(within)
             shares["brier" + suffix] = brier, 2
     total = micro_epsilon_of(epsilon, micro_epsilon)
-    costs = divide_epsilon(total, [share for _, share in shares.values()])
-    queries = {
-        name: QueryRequest(query, cost)
-        for (name, (query, _)), cost in zip(shares.items(), costs, strict=True)
-    }
-    return MeasurementPlan(chosen, edges, groups, by_bins, Frozen(queries))
+    return MeasurementPlan(chosen, edges, groups, by_bins, divide_over_queries(total, shares))
 
 
 _GAUSSIAN = 2 / math.pi  # squared mean absolute value of a standard Gaussian

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from veracal import _checks
 from veracal._display import DisplayMixin
-from veracal._types import Floats
+from veracal._types import Floats, Frozen
 from veracal.accounting import (
     MICRO,
     RELATIONS,
@@ -156,6 +156,15 @@ def divide_epsilon(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]
             f"got micro_epsilon={micro_epsilon!r} for all of them. Increase it."
         )
     return parts
+
+
+def divide_over_queries(
+    micro_epsilon: int, shares: Mapping[str, tuple[Query, int]]
+) -> Mapping[str, QueryRequest]:
+    """Requests by name, which divide millionths of epsilon by the share of each query."""
+    costs = divide_epsilon(micro_epsilon, [share for _, share in shares.values()])
+    pairs = zip(shares.items(), costs, strict=True)
+    return Frozen({name: QueryRequest(query, cost) for (name, (query, _)), cost in pairs})
 
 
 def find_unaffordable(source: Any, items: Items, request: str | None = None) -> dict[Path, str]:

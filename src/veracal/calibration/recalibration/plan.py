@@ -12,7 +12,6 @@ from typing import Literal
 from sklearn.base import clone
 
 from veracal import _checks
-from veracal._types import Frozen
 from veracal.accounting import MICRO, Composed, Relation, Repeated, Unit, epsilon_for
 from veracal.calibration.bins import Bins
 from veracal.calibration.fitters import MapFitter
@@ -38,7 +37,7 @@ from veracal.calibration.private.measurement import (
 from veracal.calibration.private.session import (
     PlannedQueries,
     PrivateFitter,
-    divide_epsilon,
+    divide_over_queries,
     micro_epsilon_of,
 )
 from veracal.calibration.queries.binned import AbsoluteGaps, BinnedGap, CorrectWrong
@@ -127,12 +126,7 @@ def plan_comparison(
     if not keeps_predictions:
         shares["counts after"] = on_mapped_scores(COUNTS, Identity()), _COUNT_SHARE
     shares["after"] = on_mapped_scores(error, Identity()), _ERROR_SHARE
-    costs = divide_epsilon(micro_epsilon, [share for _, share in shares.values()])
-    queries = {
-        name: QueryRequest(query, cost)
-        for (name, (query, _)), cost in zip(shares.items(), costs, strict=True)
-    }
-    return Comparison(edges, by_bins, Frozen(queries))
+    return Comparison(edges, by_bins, divide_over_queries(micro_epsilon, shares))
 
 
 def query_comparison(
