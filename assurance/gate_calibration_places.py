@@ -25,7 +25,7 @@ from veracal.calibration import (
     Temperature,
     TwoTemperatures,
 )
-from veracal.calibration import parametric as platt_maps
+from veracal.calibration.maps import parametric as platt_maps
 from veracal.calibration.queries import platt as platt_gradients
 from veracal.calibration.queries.platt import ParameterGrid
 from veracal.calibration.queries.scalars import map_in_blocks, on_mapped_scores
