@@ -233,7 +233,7 @@ class PrivateTemperature(DescentFitter):
 
     def _check_settings(self) -> None:
         _checks.one_of(("search", "descent"), method=self.method)
-        inverse_range(self.temperatures)
+        TemperatureGrid.between(self.temperatures)  # rejects an invalid range
         _checks.open_fraction(level=self.level)
 
     def _queries(self) -> list[QueryRequest]:
@@ -449,7 +449,7 @@ class PrivateTwoTemperatures(PrivateFitter):
         return map_
 
     def _queries(self) -> list[QueryRequest]:
-        inverse_range(self.temperatures)
+        TemperatureGrid.between(self.temperatures)  # rejects an invalid range
         _checks.open_fraction(level=self.level)
         one, gap = TwoTemperatures(1.0, 1.0), Gap(classes=self.classes)
         slopes, both = ConfidenceWeightedSlopes(one), ConfidenceWeightedGaps(one)

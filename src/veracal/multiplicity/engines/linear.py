@@ -59,7 +59,7 @@ class DPSGDEngine(AuditEngine):
     Parameters
     ----------
     model : PrivateLogisticRegression
-        Unfitted. Its ``random_state`` is not used.
+        Not fitted. Its ``random_state`` is not used.
     train : Dataset
         Training records, with a declared size unless the model or the relation implies it.
     X : array of shape (individuals, d)
@@ -242,10 +242,8 @@ class OutputEngine(_PerturbationEngine):
     Parameters
     ----------
     model : OutputPerturbation
-        Not fitted. Its ``random_state`` is not used.
-    train : Dataset
-    X : array of shape (individuals, d)
-        Rows to score.
+    train, X
+        As of :class:`DPSGDEngine`.
     """
 
     name = "re-noise"
@@ -273,10 +271,8 @@ class ObjectiveEngine(_PerturbationEngine):
     Parameters
     ----------
     model : ObjectivePerturbation
-        Not fitted. Its ``random_state`` is not used.
-    train : Dataset
-    X : array of shape (individuals, d)
-        Rows to score.
+    train, X
+        As of :class:`DPSGDEngine`.
     """
 
     name = "batched objective perturbation"
