@@ -118,7 +118,7 @@ class CalibratedClassifier(
         Method of the estimator that gives the scores.
     kind_ : 'logits' or 'probabilities'
         Kind of scores that the estimator gives.
-    map_ : Map
+    map_ : CalibrationMap
     method_ : MapFitter
         The fitted copy of ``method``.
     classes_ : array of shape (k,)

@@ -46,7 +46,7 @@ class MapFitter(DisplayMixin, ABC):
 
     Attributes
     ----------
-    map_ : Map
+    map_ : CalibrationMap
         The fitted map, or :class:`~veracal.calibration.Identity` if the fitted map has a
         larger loss on the calibration records.
     kept_ : bool

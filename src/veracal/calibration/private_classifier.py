@@ -178,7 +178,7 @@ class PrivateCalibratedClassifier(
     ----------
     estimator_ : private classifier
         Fitted; it makes no privacy statement of its own.
-    map_ : Map
+    map_ : CalibrationMap
         The calibration map in use: the identity if the guard rejected the fitted one.
     guard_result_ : GuardResult or None
         Decision of the guard, and on which records.

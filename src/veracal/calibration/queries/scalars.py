@@ -250,7 +250,7 @@ class BrierGain(ScalarSum):
 
     Parameters
     ----------
-    map : Map
+    map : CalibrationMap
         Map with public parameters.
     bits : int
         Resolution of the grid.
@@ -403,7 +403,7 @@ class MappedQuery:
     ----------
     query : Query
         Query to evaluate on the mapped scores.
-    map : Map
+    map : CalibrationMap
         Map with public parameters.
 
     Guarantees
