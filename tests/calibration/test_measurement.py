@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.examples import scores
+from tests.calibration.metrics.sample_scores import scores
 from veracal import calibration
 from veracal.calibration.measurement import figure_names, measure
 from veracal.data import Scores

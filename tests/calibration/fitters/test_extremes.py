@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tests.calibration.fitters.examples import FITTERS, logits
-from tests.calibration.maps.examples import strange
+from tests.calibration.fitters.sample_scores import FITTERS, logits
+from tests.calibration.maps.sample_maps import strange
 from veracal.calibration import BetaCalibration, MapFitter, PlattScaling, from_json
 from veracal.data import Scores
 from veracal.errors import DataError

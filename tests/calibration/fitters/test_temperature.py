@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from tests.calibration.fitters.examples import both_kinds, logits
+from tests.calibration.fitters.sample_scores import both_kinds, logits
 from veracal.calibration import Temperature, TemperatureScaling
 from veracal.calibration.fitters import find_root, slopes
 from veracal.data import Scores

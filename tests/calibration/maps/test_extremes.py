@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.calibration.maps.examples import maps, strange
+from tests.calibration.maps.sample_maps import maps, strange
 from veracal.calibration import (
     Binned,
     CalibrationMap,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.calibration.maps.examples import maps
+from tests.calibration.maps.sample_maps import maps
 from veracal.calibration import (
     CalibrationMap,
     Isotonic,

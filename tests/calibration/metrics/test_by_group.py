@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.examples import scores
+from tests.calibration.metrics.sample_scores import scores
 from veracal import calibration
 from veracal.calibration import ece
 from veracal.data import Group, Scores, by_group

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.calibration.private_classifier.examples import FITS
+from tests.calibration.private_classifier.sample_classifiers import FITS
 from veracal.calibration import private_classifier as module
 
 

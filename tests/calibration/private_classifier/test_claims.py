@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.calibration.private_classifier.examples import (
+from tests.calibration.private_classifier.sample_classifiers import (
     DATA,
     Known,
     X,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tests.calibration.private_classifier.examples import (
+from tests.calibration.private_classifier.sample_classifiers import (
     DATA,
     FITS,
     Known,

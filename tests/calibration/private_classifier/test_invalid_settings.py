@@ -4,7 +4,7 @@ import pytest
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
-from tests.calibration.private_classifier.examples import (
+from tests.calibration.private_classifier.sample_classifiers import (
     DATA,
     FITS,
     Known,

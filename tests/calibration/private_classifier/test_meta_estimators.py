@@ -7,7 +7,12 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from tests.calibration.private_classifier.examples import DATA, X, calibrated, training
+from tests.calibration.private_classifier.sample_classifiers import (
+    DATA,
+    X,
+    calibrated,
+    training,
+)
 from veracal.calibration import ece
 from veracal.calibration.private_classifier import Guard
 from veracal.data import Dataset, load, score

@@ -5,7 +5,13 @@ import pytest
 from scipy.special import softmax
 from sklearn.exceptions import NotFittedError
 
-from tests.calibration.private_classifier.examples import DATA, Known, X, Y, calibrated
+from tests.calibration.private_classifier.sample_classifiers import (
+    DATA,
+    Known,
+    X,
+    Y,
+    calibrated,
+)
 from veracal.calibration import (
     Identity,
     PrivateBinning,

@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from tests.calibration.private_classifier.examples import DATA, FITS, Known, X, calibrated
+from tests.calibration.private_classifier.sample_classifiers import (
+    DATA,
+    FITS,
+    Known,
+    X,
+    calibrated,
+)
 from veracal.calibration import PrivateBinning, PrivateTemperature
 from veracal.calibration.private_classifier import Guard
 from veracal.data import Dataset
