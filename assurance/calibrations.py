@@ -11,6 +11,7 @@ import numpy as np
 from veracal.accounting import Budget
 from veracal.calibration import (
     AbsoluteGaps,
+    Binned,
     BinnedGap,
     BrierByGroup,
     BrierGain,
@@ -21,13 +22,15 @@ from veracal.calibration import (
     Gap,
     Groups,
     LossAt,
+    Platt,
     PlattCurvature,
     PlattEquations,
     PlattGradient,
+    Temperature,
     TemperatureGradient,
+    TwoTemperatures,
 )
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned, Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import on_mapped_scores
 from veracal.data import Group, Scores

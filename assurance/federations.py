@@ -11,18 +11,19 @@ import numpy as np
 from assurance.audits import two_sided_geometric
 from veracal.accounting import DiscreteGaussian, DiscreteLaplace, Event, Statement
 from veracal.calibration import (
+    CalibrationMap,
     GoldenTemperature,
     PooledTemperature,
     PrivateBinning,
     PrivatePlatt,
     PrivateTemperature,
+    Temperature,
     guard_event,
     guard_map,
     measure_private,
     plan_measurement,
     recalibrate,
 )
-from veracal.calibration.maps import CalibrationMap, Temperature
 from veracal.calibration.maps.base import digest
 from veracal.data import Scores
 from veracal.errors import DropoutError

@@ -23,21 +23,24 @@ from veracal.accounting.events import RELATIONS
 from veracal.calibration import (
     BinnedGap,
     BrierGain,
+    CalibrationMap,
     ConfidenceWeightedGaps,
     ConfidenceWeightedSlopes,
+    Identity,
     PrivateBinning,
     PrivateTemperature,
     PrivateTwoTemperatures,
+    Temperature,
+    TwoTemperatures,
     guard_event,
     guard_map,
     measure_private,
     plan_measurement,
 )
-from veracal.calibration.maps import CalibrationMap, Identity, Temperature, TwoTemperatures
 from veracal.calibration.private import estimates, guard
 from veracal.calibration.private import measurement as planning
 from veracal.calibration.private.root_posterior import SearchCounts
-from veracal.calibration.private.two_temperatures import slope_matrix
+from veracal.calibration.private.temperature import slope_matrix
 from veracal.queries import NonAdditive, QueryRequest, brier_scores
 from veracal.testing import check_query, check_statistic
 from veracal.testing.queries import check_neighbors, evaluate_checked
@@ -136,7 +139,7 @@ def true_slopes(self: PrivateTwoTemperatures, source: Any, **about: Any) -> Any:
         slopes = ConfidenceWeightedSlopes(TwoTemperatures(1.0, 1.0)).evaluate(records) / 2**20
         return SLOPES(slopes)
 
-    with mock.patch("veracal.calibration.private.two_temperatures.slope_matrix", exact):
+    with mock.patch("veracal.calibration.private.temperature.slope_matrix", exact):
         return FIT_TWO(self, source, **about)
 
 
@@ -219,7 +222,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.temperature.PrivateTemperature._search": true_start
     },
     "two temperatures by the exact slopes": {
-        "veracal.calibration.private.two_temperatures.PrivateTwoTemperatures.fit": true_slopes
+        "veracal.calibration.private.temperature.PrivateTwoTemperatures.fit": true_slopes
     },
     "gaps of unsure and sure, not shared out": {
         "veracal.calibration.queries.scalars.ConfidenceWeightedGaps.evaluate": not_shared

@@ -27,12 +27,14 @@ from veracal.calibration import (
     Gap,
     LossAt,
     ParameterGrid,
+    Platt,
     PlattCurvature,
     PlattEquations,
     PlattGradient,
+    Temperature,
     TemperatureGradient,
+    TwoTemperatures,
 )
-from veracal.calibration.maps import Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries.scalars import on_mapped_scores
 from veracal.data import Scores
 from veracal.ledger import Ledger, open_ledger

@@ -16,8 +16,15 @@ from unittest import mock
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from veracal.calibration import BinnedGap, CorrectWrong, PlattEquations, PlattGradient
-from veracal.calibration.maps import Platt, Temperature, TwoTemperatures
+from veracal.calibration import (
+    BinnedGap,
+    CorrectWrong,
+    Platt,
+    PlattEquations,
+    PlattGradient,
+    Temperature,
+    TwoTemperatures,
+)
 from veracal.calibration.maps import parametric as platt_maps
 from veracal.calibration.queries import platt as platt_gradients
 from veracal.calibration.queries.platt import ParameterGrid
@@ -52,7 +59,7 @@ def pairwise_at_even_places(z: Any, weights: Any) -> Any:
     return result
 
 
-CORRECT: Product = platt_maps.weighted
+CORRECT: Product = platt_maps.multiply_rows
 MUTANTS: dict[str, Product] = {
     "another kernel for a few rows": another_kernel,
     "another order at every other place": pairwise_at_even_places,
@@ -65,8 +72,8 @@ MUTANTS: dict[str, Product] = {
 def run(subject: Product, *, long: bool) -> str:
     """Shift records, and take them apart."""
     with (
-        mock.patch.object(platt_maps, "weighted", subject),
-        mock.patch.object(platt_gradients, "weighted", subject),
+        mock.patch.object(platt_maps, "multiply_rows", subject),
+        mock.patch.object(platt_gradients, "multiply_rows", subject),
     ):
         moved = sum(
             shifted(k, kind, threads)

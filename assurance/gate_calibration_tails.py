@@ -13,9 +13,15 @@ from assurance.audits import pure_lower_bound
 from assurance.calibrations import FLIP, holder
 from assurance.gate_tails import ADD, NONE, RIGHT, WRONG, Case, certified, drawn, gaussian, once
 from assurance.ledgers import Patches, patched
-from veracal.calibration import AbsoluteGaps, BinnedGap, BrierGain, ConfidenceWeightedGaps, Gap
+from veracal.calibration import (
+    AbsoluteGaps,
+    BinnedGap,
+    BrierGain,
+    ConfidenceWeightedGaps,
+    Gap,
+    TwoTemperatures,
+)
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import TwoTemperatures
 from veracal.calibration.private import guard
 from veracal.data import Scores
 

@@ -34,8 +34,8 @@ from assurance.federations import (
 from assurance.ledgers import FORGOTTEN, Patches, patched
 from veracal.accounting import Budget, DiscreteLaplace, epsilon_for, micro_epsilon
 from veracal.accounting.events import RELATIONS
-from veracal.calibration import Gap, LossAt, PooledTemperature
-from veracal.calibration.maps import Identity
+from veracal.calibration import Gap, Identity, LossAt, PooledTemperature
+from veracal.calibration.prepaid_source import declared_noises
 from veracal.calibration.private import pooled as pooled_module
 from veracal.calibration.private.golden_section import BracketSearch, narrow_bracket
 from veracal.calibration.private.session import (
@@ -45,7 +45,6 @@ from veracal.calibration.private.session import (
 )
 from veracal.calibration.queries.scalars import loss_at
 from veracal.calibration.recalibration.plan import query_comparison
-from veracal.calibration.sources import declared_noises
 from veracal.ledger import open_ledger
 from veracal.queries import Curator, Pool, QueryRequest
 from veracal.queries.pools import PooledRelease

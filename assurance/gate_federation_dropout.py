@@ -28,13 +28,13 @@ from assurance.federations import (
     watched,
 )
 from assurance.ledgers import Patches, patched
+from benchmarks.simulated_sources import SimulatedSources
 from veracal.calibration import GoldenTemperature, PooledTemperature
 from veracal.calibration.maps.base import digest
 from veracal.calibration.private import estimates as cohort_module
 from veracal.calibration.private.estimates import noise_half_width
 from veracal.calibration.private.golden_section import ErrorBound, SourceSums
 from veracal.calibration.private.session import QuerySession
-from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import DropoutError
 from veracal.mechanisms import Grid

@@ -15,9 +15,9 @@ from scipy.special import expit
 
 from assurance import figures
 from assurance.ledgers import Patches, patched
+from veracal import calibration
 from veracal.calibration import measurement as curves
 from veracal.calibration import measurement as streaming
-from veracal.calibration import metrics
 from veracal.calibration.bins import Bins
 from veracal.calibration.measurement import measure
 from veracal.calibration.metrics.base import Outcomes
@@ -31,7 +31,8 @@ BINARY = {
     "binary_ece", "binary_f1", "binary_smooth_ece", "calibration_in_the_large",
     "calibration_intercept", "calibration_slope",
 }  # fmt: skip
-DEFINED = [name for name in metrics.__all__ if hasattr(figures, name) and "smooth" not in name]
+NAMES = calibration.figure_names(2)
+DEFINED = [name for name in NAMES if hasattr(figures, name) and "smooth" not in name]
 STREAMED = ("accuracy", "brier", "ece", "mce", "nll", "top_label_brier", "confidence_gap")
 LIMIT = math.log(2**53 - 1)
 
@@ -99,8 +100,8 @@ def refused() -> Iterator[tuple[str, Callable[[], object]]]:
         Scores.from_probabilities([0.5]),
         Scores.from_logits(np.eye(3), [0, 1, 2]),
     )
-    for name in metrics.__all__:
-        metric = getattr(metrics, name)
+    for name in NAMES:
+        metric = getattr(calibration, name)
         yield f"{name} of nobody", lambda metric=metric: metric(nobody)
         yield f"{name} without labels", lambda metric=metric: metric(unlabeled)
         if name in BINARY:
@@ -248,8 +249,8 @@ def run(subject: Patches, *, long: bool) -> str:
 
 def check(name: str, scores: Scores) -> int:
     """Every metric, curve and measurement of some scores."""
-    named = [m for m in metrics.__all__ if m not in BINARY or scores.n_classes == 2]
-    found = {m: valued(m, lambda m=m: getattr(metrics, m)(scores), name) for m in named}
+    named = [m for m in NAMES if m not in BINARY or scores.n_classes == 2]
+    found = {m: valued(m, lambda m=m: getattr(calibration, m)(scores), name) for m in named}
     if len(scores) <= 20_000:
         for m in set(named) & set(DEFINED):
             expected = getattr(figures, m)(scores)
@@ -265,7 +266,7 @@ def check_smooth(name: str, scores: Scores, found: dict[str, float]) -> None:
     assert 0 <= found["smooth_ece"] <= 1, f"smooth_ece on {name}: {found['smooth_ece']}"
     if len(scores) <= 10:
         expected = figures.smooth_ece(scores, 0.1)
-        at = valued("smooth_ece", lambda: metrics.smooth_ece(scores, bandwidth=0.1), name)
+        at = valued("smooth_ece", lambda: calibration.smooth_ece(scores, bandwidth=0.1), name)
         assert abs(at - expected) <= 1e-5, f"smooth_ece on {name}: {at}, not {expected}"
 
 
@@ -326,9 +327,9 @@ def check_wide() -> int:
     """A hundred thousand classes: every metric has a number."""
     wide = np.random.default_rng(0).normal(size=(2, 100_000)).astype(np.float32)
     scores = Scores.from_logits(wide, [0, 99_999])
-    named = [m for m in metrics.__all__ if m not in BINARY]
+    named = [m for m in NAMES if m not in BINARY]
     for m in named:
-        valued(m, lambda m=m: getattr(metrics, m)(scores), "100,000 classes")
+        valued(m, lambda m=m: getattr(calibration, m)(scores), "100,000 classes")
     return len(named)
 
 

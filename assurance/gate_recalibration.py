@@ -17,11 +17,17 @@ from scipy import stats
 
 from assurance.recalibrations import GUARD, MAP, NOISE, Subject, fitted, made, records, using
 from veracal.accounting import Composed, Event, Gaussian, Parallel, Repeated, epsilon_for
-from veracal.calibration import BrierGain, CorrectWrong, Gap, PrivateBinning, PrivateTemperature
+from veracal.calibration import (
+    BrierGain,
+    CorrectWrong,
+    Gap,
+    Identity,
+    PrivateBinning,
+    PrivateTemperature,
+)
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Identity
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private_classifier import BudgetPlan, PrivateCalibratedClassifier
-from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import laplace_event

@@ -21,8 +21,13 @@ from torch import nn
 from assurance.gate_outcomes import MODELS, SIZE, linear, network
 from assurance.ledgers import Patches
 from veracal.accounting import Budget, Pure, Unit
-from veracal.calibration import PrivateTemperature, guard_map, measure_private, recalibrate
-from veracal.calibration.maps import Temperature
+from veracal.calibration import (
+    PrivateTemperature,
+    Temperature,
+    guard_map,
+    measure_private,
+    recalibrate,
+)
 from veracal.data import Dataset, Scores
 from veracal.errors import DataError
 from veracal.ledger import Ledger, ledger_total, open_ledger

@@ -11,12 +11,12 @@ import numpy as np
 from veracal.accounting import Event, Gaussian
 from veracal.calibration import PrivateTemperature
 from veracal.calibration import private_classifier as module
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private_classifier import (
     Guard,
     PrivateCalibratedClassifier,
     split_records,
 )
-from veracal.calibration.sources import PrepaidSource
 from veracal.data import Dataset, Scores
 from veracal.data.scoring import compute_logits
 from veracal.training.base import LinearClassifier, TrainingData

@@ -33,8 +33,7 @@ from scipy import stats
 from torch import nn
 
 from benchmarks.datasets import load
-from veracal.calibration import PrivateCalibratedClassifier
-from veracal.calibration.metrics import accuracy, auc, ece
+from veracal.calibration import PrivateCalibratedClassifier, accuracy, auc, ece
 from veracal.data import Dataset, score
 from veracal.mechanisms import SGD, Optimizer
 from veracal.neural import EfficientNetLite0, ImageScaler, PrivateNetwork, extract

@@ -25,7 +25,7 @@ from benchmarks.calibration_peers import (
     threads,
     torchmetrics_ece,
 )
-from veracal.calibration.metrics import binary_smooth_ece, ece
+from veracal.calibration import binary_smooth_ece, ece
 from veracal.data import Scores
 
 ROWS, CLASSES = 1_000_000, 10

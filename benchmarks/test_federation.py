@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.simulated_sources import SimulatedSources
 from veracal.accounting import Budget
 from veracal.calibration import BinnedGap, Gap
 from veracal.calibration.bins import Bins
-from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 from veracal.ledger import open_ledger
 from veracal.mechanisms.discrete_noise import add_discrete_laplace

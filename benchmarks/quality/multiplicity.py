@@ -33,8 +33,7 @@ from sklearn.model_selection import train_test_split
 from benchmarks.datasets import load
 from benchmarks.quality.table2 import EPSILONS, PUBLISHED, RUNS, SETS, Row
 from veracal.data import Dataset
-from veracal.multiplicity import Audit, AuditEngine, AuditSettings, audit_engine
-from veracal.multiplicity.engines import Streams
+from veracal.multiplicity import Audit, AuditEngine, AuditSettings, Streams, audit_engine
 from veracal.multiplicity.engines.linear import ObjectiveEngine
 from veracal.training import ObjectivePerturbation
 

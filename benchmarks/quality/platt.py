@@ -25,14 +25,17 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from veracal.calibration import (
+    CalibrationMap,
+    Identity,
     PlattScaling,
     PrivatePlatt,
     PrivateTemperature,
     TemperatureScaling,
+    ece,
+    nll,
     plan_platt,
+    sce,
 )
-from veracal.calibration.maps import CalibrationMap, Identity
-from veracal.calibration.metrics import ece, nll, sce
 from veracal.data import Scores, load_scores
 from veracal.queries import Query, Release, gaussian_event, laplace_event
 

@@ -25,9 +25,12 @@ from veracal.calibration import (
     PrivatePlatt,
     PrivateTemperature,
     TwoTemperatureScaling,
+    accuracy,
+    debiased_l2,
+    ece,
+    smooth_ece,
 )
 from veracal.calibration.measurement import measure
-from veracal.calibration.metrics import accuracy, debiased_l2, ece, smooth_ece
 from veracal.calibration.private_classifier import PrivateCalibratedClassifier
 from veracal.data import Dataset, Scores, score, split
 from veracal.errors import MissingExtraError

@@ -75,11 +75,10 @@ def binning(sources: Sources, *, totals: bool = False) -> Floats:
     """Histogram binning: right and wrong ones, or right ones and all as in the paper."""
     noisy = sources.bins(1.0, totals=totals)
     right, other = noisy[..., 0], noisy[..., 1]
-    wrong = other - right if totals else other
-    bins = Bins(BINS)
     std = sources.std(0.5 if totals else 1.0)[..., None]
     # The noisy number of all has the noise of one count in the paper's form, of two in ours.
-    accuracies, _ = bin_accuracies(right, wrong, std / (np.sqrt(2) if totals else 1.0), bins)
+    total, total_std = (other, std) if totals else (right + other, np.sqrt(2) * std)
+    accuracies, _ = bin_accuracies(right, total, total_std, Bins(BINS))
     return binned_error(sources, accuracies)
 
 

@@ -12,9 +12,8 @@ from sklearn.base import clone
 from tests.artifact.examples import changed
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.weights import LinearWeights, NoiseModel
-from veracal.calibration import PrivateCalibratedClassifier
+from veracal.calibration import Beta, Binned, Platt, PrivateCalibratedClassifier
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Beta, Binned, Platt
 from veracal.data import Dataset
 from veracal.errors import DataError
 from veracal.training import (

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from veracal.artifact.classifier import decision_threshold
-from veracal.calibration.bins import Bins
-from veracal.calibration.maps import (
+from veracal.calibration import (
     Beta,
     Binned,
     Identity,
@@ -16,6 +15,7 @@ from veracal.calibration.maps import (
     Temperature,
     TwoTemperatures,
 )
+from veracal.calibration.bins import Bins
 from veracal.data import Scores
 from veracal.errors import DataError
 

@@ -1,4 +1,4 @@
-"""Right predictions and all of them by bin: the counts, and what one record does to them."""
+"""Correct and all predictions by bin: the counts, and their sensitivity."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A reliability curve is made of the right numbers, with intervals that cover."""
+"""Reliability curves have the right numbers, and intervals that cover."""
 
 import json
 from dataclasses import FrozenInstanceError
@@ -8,9 +8,9 @@ import pytest
 from scipy.stats import binomtest
 
 from assurance import figures
-from tests.calibration.metrics.made import scores, tied
+from tests.calibration.metrics.sample_scores import scores, tied
+from veracal.calibration import accuracy, binary_ece, ece
 from veracal.calibration.measurement import binary_curve, clopper_pearson, curve, wilson
-from veracal.calibration.metrics import accuracy, binary_ece, ece
 from veracal.data import Scores
 
 

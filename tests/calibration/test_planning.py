@@ -1,4 +1,4 @@
-"""Advice on a temperature is borne out by what happens."""
+"""The expected errors of plans agree with simulations."""
 
 from itertools import product
 
@@ -9,18 +9,15 @@ from scipy.special import softmax
 
 from tests.calibration.private.conftest import Quick
 from veracal.accounting import Budget, Composed, PoissonGaussian, Repeated, Unit, noise_for
-from veracal.calibration import PrivateTemperature, PrivateTwoTemperatures
-from veracal.calibration.maps import TwoTemperatures
-from veracal.calibration.metrics import ece
+from veracal.calibration import PrivateTemperature, PrivateTwoTemperatures, TwoTemperatures, ece
 from veracal.calibration.planning import (
     confidence_slope,
     plan_temperatures,
     supports_two_temperatures,
 )
-from veracal.calibration.private.temperature import SHARES
-from veracal.calibration.private.two_temperatures import MIN_RECORDS_TIMES_EPSILON
+from veracal.calibration.prepaid_source import PrepaidSource
+from veracal.calibration.private.temperature import MIN_RECORDS_TIMES_EPSILON, SEARCH_SHARES
 from veracal.calibration.queries.scalars import confidence_at
-from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.queries import Public
 
@@ -62,7 +59,7 @@ def test_errors_are_those_of_simulated_fits(n, k, sharp, inverse) -> None:
 
 def test_the_error_is_the_noise_of_the_last_answer() -> None:
     plan = plan_temperatures(10_000, 10, BUDGET)
-    scale = 1 / (plan.epsilon * SHARES[-1] / sum(SHARES))
+    scale = 1 / (plan.epsilon * SEARCH_SHARES[-1] / sum(SEARCH_SHARES))
     assert plan.ece_error == pytest.approx(scale / 10_000)
     draws = np.random.default_rng(0).laplace(0, scale, 200_000)
     assert np.abs(draws).mean() / 10_000 == pytest.approx(plan.ece_error, rel=0.02)

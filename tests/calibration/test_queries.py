@@ -1,4 +1,4 @@
-"""Questions about calibration: what they compute, and how far one record moves them."""
+"""Queries about calibration: their values and their sensitivity."""
 
 import math
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import pytest
 from veracal.accounting import Budget
 from veracal.calibration import (
     AbsoluteGaps,
+    Binned,
     BinnedGap,
     BrierByGroup,
     BrierGain,
@@ -17,12 +18,15 @@ from veracal.calibration import (
     CorrectWrong,
     Gap,
     Groups,
+    Identity,
     LossAt,
+    Platt,
     PlattGradient,
+    Temperature,
     TemperatureGradient,
+    TwoTemperatures,
 )
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned, Identity, Platt, Temperature, TwoTemperatures
 from veracal.calibration.queries.scalars import (
     MappedQuery,
     loss_at,

@@ -1,4 +1,4 @@
-"""What is measured in one pass is what the whole would show."""
+"""Figures of a stream equal those of all records together."""
 
 import subprocess
 import sys
@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.calibration.metrics.made import scores, tied
-from veracal.calibration import metrics
+from tests.calibration.metrics.sample_scores import scores, tied
+from veracal import calibration
 from veracal.calibration.measurement import StreamTotals, curve, stream_totals
 from veracal.data import Scores
 from veracal.data.score_files import scan_scores
@@ -27,7 +27,7 @@ def test_a_stream_equals_the_whole(kind, size, dtype):
     blocks = (built.take(np.arange(i, min(i + size, 400))) for i in range(0, 400, size))
     result = stream_totals(blocks)
     for name in FIGURES:
-        whole = getattr(metrics, name)(built)
+        whole = getattr(calibration, name)(built)
         assert getattr(result, name) == pytest.approx(whole, abs=1e-12, rel=0), name
     assert result.n == 400
     assert result.curve().counts == curve(built).counts
@@ -60,7 +60,7 @@ def test_files_are_streamed(tmp_path):
     frame = pl.DataFrame({**columns, "labels": built.labels})
     frame.write_parquet(tmp_path / "p.parquet", row_group_size=100)
     result = stream_totals(scan_scores(tmp_path / "p.parquet", rows=64))
-    assert result.ece == pytest.approx(metrics.ece(built), abs=1e-12)
+    assert result.ece == pytest.approx(calibration.ece(built), abs=1e-12)
 
 
 def test_nothing_to_measure_is_said():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.made import write_model
+from veracal import calibration
 from veracal.artifact import PrivateClassifier
-from veracal.calibration import metrics
 from veracal.cli._artifacts import labeled_scores
 from veracal.data import load
 from veracal.ledger import Ledger, default_ledger_path
@@ -128,7 +128,7 @@ def test_a_model_is_measured_like_its_scores(run, home):
     classifier = PrivateClassifier.load(model)
     scores = classifier.scores(load(data, schema=classifier.schema))
     actual = json.loads(out)["internal"]
-    assert actual["figures"]["ece"]["value"] == metrics.ece(scores, bins=15)
+    assert actual["figures"]["ece"]["value"] == calibration.ece(scores, bins=15)
     assert set(actual["groups"]["sex"]) == {"f", "m"} and "internal" in actual["note"]
     code, _, err = run(*words, "--fail-above", "ece=0")
     assert code == 1 and "above 0" in err

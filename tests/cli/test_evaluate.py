@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from veracal import calibration
 from veracal.accounting import Budget, Unit
-from veracal.calibration import metrics, plan_measurement
+from veracal.calibration import plan_measurement
 from veracal.calibration.measurement import curve, figure_names
 from veracal.cli import COMMANDS, _figures
 from veracal.cli import _figures as _curve
@@ -75,7 +76,7 @@ def test_figures_are_those_of_the_library_and_of_the_definition(measured, scores
     actual = measured(*QUICK)["internal"]
     assert set(actual["figures"]) == set(figure_names(3))
     for name, estimate in actual["figures"].items():
-        assert estimate["value"] == pytest.approx(getattr(metrics, name)(scores), abs=1e-12)
+        assert estimate["value"] == pytest.approx(getattr(calibration, name)(scores), abs=1e-12)
         assert estimate["low"] is not None and estimate["n"] == N
     assert actual["figures"]["ece"]["value"] == pytest.approx(slow_ece(scores, 15), abs=1e-9)
     assert actual["ece_10_bins"]["value"] == pytest.approx(slow_ece(scores, 10), abs=1e-9)
@@ -95,7 +96,7 @@ def test_every_file_format_gives_the_same_figures(run, scores):
         code, out, _ = run("evaluate", *words, "--replicates", "0", "--json")
         assert code == 0
         actual.append(json.loads(out)["internal"]["figures"]["ece"]["value"])
-    assert actual == pytest.approx([metrics.ece(scores)] * 3, abs=1e-9)
+    assert actual == pytest.approx([calibration.ece(scores)] * 3, abs=1e-9)
 
 
 def test_column_names_distinguish_logits_from_probabilities(run):
@@ -205,7 +206,7 @@ def test_a_figure_above_its_limit_fails(run, predictions, limit, code):
 
 
 def test_a_figure_at_its_limit_passes(run, predictions, scores):
-    exact = metrics.ece(scores)
+    exact = calibration.ece(scores)
     for limit, code in ((exact, 0), (np.nextafter(exact, 0), 1)):
         words = ["--replicates", "0", "--fail-above", f"ece={float(limit)!r}"]
         assert run("evaluate", predictions, *words)[0] == code
@@ -224,8 +225,10 @@ def test_a_private_measurement_is_near_the_truth_and_charged(measured, scores):
     actual = measured("--epsilon", "20", "--ledger", "study.ledger")
     assert actual["private"] and "internal" not in actual
     assert actual["overall"]["count"]["value"] == pytest.approx(N, abs=40)
-    assert actual["overall"]["ece"]["value"] == pytest.approx(metrics.ece(scores), abs=0.03)
-    assert actual["overall"]["brier"]["value"] == pytest.approx(metrics.brier(scores), abs=0.05)
+    assert actual["overall"]["ece"]["value"] == pytest.approx(calibration.ece(scores), abs=0.03)
+    assert actual["overall"]["brier"]["value"] == pytest.approx(
+        calibration.brier(scores), abs=0.05
+    )
     assert ledger.spent().epsilon == pytest.approx(20, abs=1e-5)
     assert actual["ledger"]["left"]["epsilon"] == ledger.remaining().epsilon
     assert actual["statement"]["epsilon"] == pytest.approx(20, abs=1e-5)
@@ -233,7 +236,11 @@ def test_a_private_measurement_is_near_the_truth_and_charged(measured, scores):
 
 def test_figures_have_noise(measured, scores):
     actual = measured("--epsilon", "0.2")["overall"]
-    exact = {"count": N, "accuracy": metrics.accuracy(scores), "ece": metrics.ece(scores)}
+    exact = {
+        "count": N,
+        "accuracy": calibration.accuracy(scores),
+        "ece": calibration.ece(scores),
+    }
     off = [abs(actual[name]["value"] - value) > 1e-5 for name, value in exact.items()]
     assert sum(off) >= 2  # each of them is right by chance once in a hundred times
     assert actual["ece"]["low"] < actual["ece"]["high"]

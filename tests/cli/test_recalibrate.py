@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from veracal import calibration
 from veracal.accounting import Budget, Unit
 from veracal.calibration import (
+    Identity,
     PrivateTemperature,
+    Temperature,
     TemperatureScaling,
-    metrics,
+    load_map,
     plan_recalibration,
 )
-from veracal.calibration.maps import Identity, Temperature, load_map
 from veracal.cli.recalibrate import NAMED_ELSEWHERE, FitOptions
 from veracal.data import load_scores
 from veracal.ledger import Ledger, default_ledger_path, open_ledger
@@ -72,7 +74,7 @@ def test_a_private_map_is_near_the_open_one_and_charged(fitted, scores):
     assert written.value < result["temperatures"]["temperature"]["high"]
     mapped = load_scores("c.npz")
     assert np.array_equal(mapped.values, written.transform(scores).values)
-    assert metrics.ece(mapped) < metrics.ece(scores) / 3
+    assert calibration.ece(mapped) < calibration.ece(scores) / 3
     assert np.array_equal(mapped.predictions, scores.predictions)
 
 
@@ -144,7 +146,7 @@ def test_plain_figures_are_shown_only_on_demand_and_as_internal(run, fitted, sco
     assert fitted("--epsilon", "1")["internal"] is None
     result = fitted("--epsilon", "1", "--internal", "--replicates", "2")["internal"]
     assert "do not publish" in result["note"]
-    assert result["before"]["ece"]["value"] == pytest.approx(metrics.ece(scores))
+    assert result["before"]["ece"]["value"] == pytest.approx(calibration.ece(scores))
     assert result["before"]["ece"]["low"] is not None
     code, out, err = run("recalibrate", "p.npz", "--epsilon", "1")
     assert code == 0 and "internal" not in out and "--measure" in err
@@ -212,7 +214,7 @@ def test_the_output_says_the_map_its_cost_and_the_promise(run, predictions):
 def test_every_private_method(fitted, scores, words, kind):
     result = fitted("--epsilon", "8", *words, "--out", "c.parquet", "--map-out", "m.json")
     assert result["map"]["kind"] == kind and result["private"]
-    assert metrics.ece(load_scores("c.parquet")) < metrics.ece(scores)
+    assert calibration.ece(load_scores("c.parquet")) < calibration.ece(scores)
     assert load_map("m.json").to_json() == result["map"]
     assert result["statement"]["delta"] == (1e-5 if len(words) > 2 else 0)
     assert result["statement"]["epsilon"] <= result["ledger"]["spent"]["epsilon"] + 1e-6
@@ -396,7 +398,7 @@ def test_every_open_method(fitted, run, scores, method):
         result["private"] is False and result["statement"] is None and result["ledger"] is None
     )
     assert "do not publish" in result["internal"]["note"]
-    assert metrics.brier(load_scores("c.npz")) < metrics.brier(scores)
+    assert calibration.brier(load_scores("c.npz")) < calibration.brier(scores)
     assert not list(Path().glob("*.ledger"))
     out = run("recalibrate", "p.npz", *words)[1]
     assert "NOT private" in out and "differentially" not in out

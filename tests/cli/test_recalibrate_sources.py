@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from veracal import calibration
 from veracal.accounting import Budget, Gaussian, Unit
-from veracal.calibration import metrics
-from veracal.calibration.maps import load_map
+from veracal.calibration import load_map
 from veracal.calibration.methods import METHODS
 from veracal.data import load_scores
 from veracal.ledger import Item, Ledger, default_ledger_path, open_ledger
@@ -45,7 +45,7 @@ def test_each_institution_pays_from_its_own_ledger(run, tmp_path):
     assert result["before"]["ece"]["value"] > result["after"]["ece"]["value"]
     assert result["before"]["count"]["value"] == pytest.approx(N, abs=60)
     mapped, before = load_scores("c.npz"), load_scores("p.csv")
-    assert metrics.ece(mapped) < metrics.ece(before) / 2
+    assert calibration.ece(mapped) < calibration.ece(before) / 2
     again = json.loads(run(*words, "--force", "--map-out", "m.json", "--out", "c.npz")[1])
     assert again == result  # from the ledgers, for nothing
 

@@ -1,4 +1,4 @@
-"""The paper's Table 2, of fewer runs: what reproduces it, and what nearly does."""
+"""The paper's Table 2 with fewer runs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Counting as runs come in gives what all runs at once give, in memory that stays."""
+"""Counting runs as they arrive equals counting all at once, in constant memory."""
 
 import numpy as np
 import pytest

@@ -25,10 +25,8 @@ from veracal.queries.curator import Curator
 from veracal.queries.pools import MultiSource, Pool, PooledRelease
 from veracal.queries.query import (
     BinnedSum,
-    DenseSum,
     gaussian_event,
     laplace_event,
-    sums_by_source,
 )
 from veracal.queries.score_queries import Brier, Correct, Count
 from veracal.queries.sources import Public, Release
@@ -297,23 +295,6 @@ def test_gaussian_noise_is_validated(tmp_path):
     )
     assert "noise" in pooled.dropouts[1] and pooled.micro_epsilon is None
     assert pooled.requested[1,] == gaussian_event(BINS, 20.0, "add-remove")
-
-
-DENSE = DenseSum("d", lambda s: s.values[:, :2] / 7, 2, 1.0, power=2)
-
-
-@pytest.mark.parametrize(
-    "query", [Count(), Correct(), Brier(), BINS, DENSE], ids=lambda q: q.name
-)
-@pytest.mark.parametrize("n", [0, 1, 2_500])
-def test_sums_by_source_equal_separate_evaluations(query, n):
-    rng = np.random.default_rng(n)
-    scores = Scores.from_logits(rng.normal(size=(n, 4)), rng.integers(4, size=n))
-    place = rng.integers(5, size=n)
-    together = sums_by_source(query, scores, place, 6)  # one of them has no record
-    for i in range(6):
-        alone = query.evaluate(scores.take(np.flatnonzero(place == i)))
-        assert together[i].tolist() == alone.tolist()
 
 
 def test_a_request_has_one_kind_of_noise():

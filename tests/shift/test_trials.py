@@ -23,9 +23,9 @@ from benchmarks.shift.trials import (
     plain_error,
 )
 from tests.calibration.private.conftest import miscalibrated
-from veracal.calibration import PooledTemperature, metrics
+from veracal import calibration
+from veracal.calibration import PooledTemperature, Temperature, UniformMixing
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Temperature, UniformMixing
 from veracal.calibration.private.golden_section import GoldenTemperature
 from veracal.queries import Pool, Public
 
@@ -94,13 +94,15 @@ def test_errors_are_those_of_the_other_pictures(scores, made, exact, point):
         hot = np.full(exact.shape, RANGE[1])
         for i in (60, 200):
             t = TEMPERATURES[i]
-            slow = metrics.ece(Temperature(1 / t).transform(rest))
+            slow = calibration.ece(Temperature(1 / t).transform(rest))
             assert error(exact, np.full(exact.shape, t))[trial, point] == pytest.approx(
                 slow, abs=1e-6
             )
-        assert plain_error(exact)[trial, point] == pytest.approx(metrics.ece(rest), abs=1e-6)
+        assert plain_error(exact)[trial, point] == pytest.approx(
+            calibration.ece(rest), abs=1e-6
+        )
         for share in (0.1, 0.6):
-            slow = metrics.ece(UniformMixing(1 / RANGE[1], share).transform(rest))
+            slow = calibration.ece(UniformMixing(1 / RANGE[1], share).transform(rest))
             fast = doubted_error(exact, hot, np.full(exact.shape, share))
             assert fast[trial, point] == pytest.approx(slow, abs=1e-6)
 
@@ -132,7 +134,7 @@ def test_without_noise_the_library_finds_the_same(scores, made, exact, point):
     assert temperatures[0, point] == pytest.approx(found.map_.value, rel=0.02)
     assert doubts[0, point] == found.uniform_weight_ == 0
     golden = GoldenTemperature("accuracy", epsilon=1.0, temperatures=RANGE).fit(pool)
-    slow = metrics.ece(golden.transform(scores.take(rest)))
+    slow = calibration.ece(golden.transform(scores.take(rest)))
     assert methods.acc_t(exact)[0, point] == pytest.approx(slow, abs=0.004)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.workflow.own_ledgers import run
+from veracal import calibration
 from veracal.accounting import Budget
-from veracal.calibration import metrics
 from veracal.data import load
 from veracal.errors import DataError
 from veracal.ledger import open_ledger
@@ -55,7 +55,7 @@ def test_the_internal_report_contains_counts_and_exact_figures(result):
     assert sum(facts["records"].values()) == len(whole)
     assert list(facts["classes"].values()) == np.bincount(whole.y).tolist()
     scores = result.classifier.scores(records.test)
-    assert facts["plain figures after"]["accuracy"]["value"] == metrics.accuracy(scores)
+    assert facts["plain figures after"]["accuracy"]["value"] == calibration.accuracy(scores)
     assert sum(each["count"] for each in facts["plain curve after"]) == len(records.test)
     page = result.internal.read_text()
     assert f"{len(records.train)}" in page and "internal" in page.lower()

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from veracal import calibration
 from veracal.artifact import PrivateClassifier
-from veracal.calibration import metrics, recalibrate
+from veracal.calibration import recalibrate
 from veracal.data import load
 from veracal.errors import DataError
 from veracal.federation.coordinator.source_list import KEY_FILE, read_source_list
@@ -44,7 +45,7 @@ def test_the_model_is_overconfident_at_the_hospitals(federation):
         table = load(hospital.folder / "visits.csv", schema=model.schema)
         scores = model.scores(table, mapped=False)
         repaired = recalibrate(scores, "temperature", private=False).transform(scores)
-        assert metrics.ece(repaired) < metrics.ece(scores) / 3
+        assert calibration.ece(repaired) < calibration.ece(scores) / 3
 
 
 def test_a_courier_carries_requests_and_answers(federation):

@@ -448,8 +448,8 @@ class PrivateClassifier(
             )
         return result
 
-    def _mapped(self, X: Any) -> Scores:
-        return super()._mapped(X if self.encoder is None else self.encoder.encode(X))
+    def _map_rows(self, X: Any) -> Scores:
+        return super()._map_rows(X if self.encoder is None else self.encoder.encode(X))
 
     @property
     def private_(self) -> bool:

@@ -114,8 +114,10 @@ if TYPE_CHECKING:
         PrivateFitter,
         find_unaffordable,
     )
-    from veracal.calibration.private.temperature import PrivateTemperature
-    from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
+    from veracal.calibration.private.temperature import (
+        PrivateTemperature,
+        PrivateTwoTemperatures,
+    )
     from veracal.calibration.private_classifier import PART, Guard, PrivateCalibratedClassifier
     from veracal.calibration.queries.binned import (
         AbsoluteGaps,

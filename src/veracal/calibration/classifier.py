@@ -41,34 +41,34 @@ class MappedPredictions:
 
     def predict(self, X: ArrayLike) -> Array:
         """Most probable class of each row after the map; ties go to the first class."""
-        scores = self._mapped(X)
+        scores = self._map_rows(X)
         labels: Array = self.classes_[scores.predictions]
         return labels
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Mapped probabilities of shape (n, k)."""
-        return self._mapped(X).probabilities
+        return self._map_rows(X).probabilities
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
         """Logarithms of the mapped probabilities, of shape (n, k)."""
-        return self._mapped(X).log_probabilities
+        return self._map_rows(X).log_probabilities
 
     @available_if(_gives_logits)  # type: ignore[untyped-decorator]
     def logits(self, X: ArrayLike) -> Floats:
         """Mapped logits of shape (n, k), where the map gives logits."""
-        return self._mapped(X).logits
+        return self._map_rows(X).logits
 
     @available_if(_gives_logits)  # type: ignore[untyped-decorator]
     def decision_function(self, X: ArrayLike) -> Floats:
         """Mapped logits of shape (n, k); for two classes their difference, of shape (n,)."""
-        logits = self._mapped(X).logits
+        logits = self._map_rows(X).logits
         if logits.shape[1] > 2:
             return logits
         with np.errstate(over="ignore"):
             most = np.finfo(np.float64).max
             return np.clip(logits[:, 1] - logits[:, 0], -most, most)
 
-    def _mapped(self, X: Any) -> Scores:
+    def _map_rows(self, X: Any) -> Scores:
         """Mapped scores of rows."""
         check_is_fitted(self)
         if not isinstance(X, MappedRows):
@@ -118,7 +118,7 @@ class CalibratedClassifier(
         Method of the estimator that gives the scores.
     kind_ : 'logits' or 'probabilities'
         Kind of scores that the estimator gives.
-    map_ : Map
+    map_ : CalibrationMap
     method_ : MapFitter
         The fitted copy of ``method``.
     classes_ : array of shape (k,)
@@ -167,13 +167,13 @@ class CalibratedClassifier(
         check_consistent_length(X, labels)
         if self.response is not None:
             _checks.one_of(_RESPONSES, response=self.response)
-        asked = _RESPONSES if self.response is None else (self.response,)
+        methods = _RESPONSES if self.response is None else (self.response,)
         response = next(
-            (r for r in asked if getattr(self.estimator, r, None) is not None), None
+            (r for r in methods if getattr(self.estimator, r, None) is not None), None
         )
         if response is None:
             raise ValueError(
-                f"Expected an estimator with {' or '.join(asked)}, got {self.estimator!r}."
+                f"Expected an estimator with {' or '.join(methods)}, got {self.estimator!r}."
             )
         codes = _codes(labels, self.estimator.classes_)
         scores = _scores(self.estimator, response, X, codes)
@@ -202,7 +202,7 @@ class CalibratedClassifier(
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
-    def _mapped(self, X: ArrayLike) -> Scores:
+    def _map_rows(self, X: ArrayLike) -> Scores:
         """Mapped scores of rows."""
         check_is_fitted(self)
         return self.map_.transform(_scores(self.estimator, self.response_, X, None))

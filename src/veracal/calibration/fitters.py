@@ -8,6 +8,7 @@ keeps its map only if the loss on the calibration records does not increase.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -30,8 +31,8 @@ from veracal.calibration.maps.parametric import (
     Platt,
     Temperature,
     TwoTemperatures,
-    log_parts,
-    readable_logits,
+    finite_logits,
+    log_p_and_rest,
 )
 from veracal.calibration.metrics.performance import brier, nll
 from veracal.data import Scores
@@ -45,7 +46,7 @@ class MapFitter(DisplayMixin, ABC):
 
     Attributes
     ----------
-    map_ : Map
+    map_ : CalibrationMap
         The fitted map, or :class:`~veracal.calibration.Identity` if the fitted map has a
         larger loss on the calibration records.
     kept_ : bool
@@ -118,6 +119,7 @@ _STEPS = 1_000  # far more than a likelihood needs: roots of higher order are ap
 Slopes = Callable[[float], tuple[float, float]]
 
 
+@dataclass(eq=False, repr=False)
 class TemperatureScaling(MapFitter):
     r"""Temperature scaling by maximum likelihood, **not private**.
 
@@ -136,8 +138,8 @@ class TemperatureScaling(MapFitter):
 
     Parameters
     ----------
-    inverse_range : two floats, default=(0.01, 100)
-        Public bounds on :math:`\beta`, below and above 1.
+    temperatures : pair of float
+        Public range, which holds 1.
 
     Guarantees
     ----------
@@ -152,18 +154,17 @@ class TemperatureScaling(MapFitter):
     np.float64(0.75)
     """
 
-    def __init__(self, inverse_range: tuple[float, float] = (0.01, 100.0)) -> None:
-        self.inverse_range = inverse_range
+    temperatures: tuple[float, float] = (0.01, 100.0)
 
     def _fit_map(self, scores: Scores) -> Temperature:
-        low, high = self.inverse_range
+        low, high = self.temperatures
         _checks.positive(low=low, high=high)
-        if not LEAST_INVERSE <= low <= 1 <= high <= MOST_INVERSE:
+        if not 1 / MOST_INVERSE <= low <= 1 <= high <= 1 / LEAST_INVERSE:
             raise ValueError(
-                f"Expected inverse_range to hold 1 and lie between {LEAST_INVERSE:g} and "
-                f"{MOST_INVERSE:g}, got inverse_range={self.inverse_range!r}."
+                f"Expected temperatures to hold 1 and lie between {1 / MOST_INVERSE:g} and "
+                f"{1 / LEAST_INVERSE:g}, got temperatures={self.temperatures!r}."
             )
-        return Temperature(where_level(lambda beta: slopes(scores, beta), low, high))
+        return Temperature(find_root(lambda beta: slopes(scores, beta), 1 / high, 1 / low))
 
 
 def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
@@ -184,7 +185,7 @@ def slopes(scores: Scores, inverse: float) -> tuple[float, float]:
     return first / len(scores), second / len(scores)
 
 
-def where_level(slopes: Slopes, low: float, high: float) -> float:
+def find_root(slopes: Slopes, low: float, high: float) -> float:
     """Root of an increasing derivative, by Newton's method inside a bracket, from 1 on.
 
     Returns 1 if the derivative is 0 there, and an end of the range if the derivative does not
@@ -225,6 +226,7 @@ def label_gaps(scores: Scores) -> Iterator[Floats]:
         yield np.clip(values, -_FAR, _FAR, out=values)
 
 
+@dataclass(eq=False, repr=False)
 class TwoTemperatureScaling(MapFitter):
     r"""Two temperatures by maximum likelihood, **not private**.
 
@@ -238,8 +240,8 @@ class TwoTemperatureScaling(MapFitter):
 
     Parameters
     ----------
-    inverse_range : two floats, default=(0.01, 100)
-        Public bounds on the inverse temperature at which the confidence is computed.
+    temperatures : pair of float
+        Public range of the temperature at which the confidence is computed; it holds 1.
 
     Guarantees
     ----------
@@ -255,11 +257,10 @@ class TwoTemperatureScaling(MapFitter):
     array([0.65, 0.9 ])
     """
 
-    def __init__(self, inverse_range: tuple[float, float] = (0.01, 100.0)) -> None:
-        self.inverse_range = inverse_range
+    temperatures: tuple[float, float] = (0.01, 100.0)
 
     def _fit_map(self, scores: Scores) -> TwoTemperatures:
-        at = TemperatureScaling(self.inverse_range)._fit_map(scores).inverse
+        at = TemperatureScaling(self.temperatures)._fit_map(scores).inverse
         bound = STEEPEST / 2
         result = minimize(
             lambda offsets: loss_and_slopes(scores, at, offsets),
@@ -295,6 +296,7 @@ def loss_and_slopes(scores: Scores, at: float, offsets: Floats) -> tuple[float, 
 _OPTIONS = {"maxiter": 2_000, "maxfun": 10_000, "ftol": 1e-14, "gtol": 1e-9, "maxcor": 30}
 
 
+@dataclass(eq=False, repr=False)
 class PlattScaling(MapFitter):
     r"""Platt scaling of the logits by maximum likelihood, **not private**.
 
@@ -332,9 +334,9 @@ class PlattScaling(MapFitter):
     array([0.5, 0.5])
     """
 
-    def __init__(self, form: Form = "vector", *, ridge: float = 1e-6) -> None:
-        self.form = form
-        self.ridge = ridge
+    form: Form = "vector"
+    _: KW_ONLY
+    ridge: float = 1e-6
 
     def _fit_map(self, scores: Scores) -> CalibrationMap:
         _checks.one_of(("scalar", "vector", "matrix"), form=self.form)
@@ -343,7 +345,7 @@ class PlattScaling(MapFitter):
         if self.form == "matrix":
             most = math.isqrt(MOST_NUMBERS)
             _limit_classes(scores, most, "a matrix", "Use form='vector', or a temperature.")
-        z = readable_logits(scores)
+        z = finite_logits(scores)
         center = z.mean(axis=0)
         z -= center
         scale = float(np.abs(z).mean()) or 1.0
@@ -398,6 +400,7 @@ _BOUNDS = [(0.0, 1e6), (0.0, 1e6), (-1e6, 1e6)]
 _BETA_OPTIONS = {"maxiter": 2_000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-10}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BetaCalibration(MapFitter):
     r"""Beta calibration by maximum likelihood, **not private**.
 
@@ -426,13 +429,12 @@ class BetaCalibration(MapFitter):
     array([0.25, 0.75])
     """
 
-    def __init__(self, *, ridge: float = 1e-6) -> None:
-        self.ridge = ridge
+    ridge: float = 1e-6
 
     def _fit_map(self, scores: Scores) -> Beta:
         _checks.positive(ridge=self.ridge)
         _limit_classes(scores, _MAX_CLASSES, "a beta map", "Use a temperature.")
-        log_p, log_rest = log_parts(scores)
+        log_p, log_rest = log_p_and_rest(scores)
         first = 1 if scores.n_classes == 2 else 0
         fits = [
             _fit_one(log_p[:, j], log_rest[:, j], scores.known_labels == first + j, self.ridge)
@@ -462,6 +464,7 @@ def _fit_one(log_p: Floats, log_rest: Floats, hits: Array, ridge: float) -> Floa
 _MAX_ISOTONIC_CLASSES = 10_000  # each class is fitted separately
 
 
+@dataclass(eq=False, repr=False)
 class IsotonicCalibration(MapFitter):
     r"""Isotonic regression of the labels on probabilities, **not private**.
 
@@ -490,8 +493,7 @@ class IsotonicCalibration(MapFitter):
     array([0. , 0.5, 0.5, 1. ])
     """
 
-    def __init__(self, form: IsotonicForm = "one-vs-rest") -> None:
-        self.form = form
+    form: IsotonicForm = "one-vs-rest"
 
     def _fit_map(self, scores: Scores) -> Isotonic:
         _checks.one_of(("top-label", "one-vs-rest"), form=self.form)
@@ -526,6 +528,7 @@ def _curve(probabilities: Floats, hits: Array) -> tuple[Floats, Floats]:
     return inputs[~inner], outputs[~inner]
 
 
+@dataclass(eq=False, repr=False)
 class HistogramBinning(MapFitter):
     r"""Histogram binning of the top label, **not private**.
 
@@ -551,8 +554,7 @@ class HistogramBinning(MapFitter):
     array([0.25, 0.75])
     """
 
-    def __init__(self, bins: Bins | int = 15) -> None:
-        self.bins = bins
+    bins: Bins | int = 15
 
     def _fit_map(self, scores: Scores) -> Binned:
         bins = self.bins if isinstance(self.bins, Bins) else Bins(self.bins)

@@ -3,9 +3,10 @@
 :class:`StreamTotals` computes the same figures for a stream of blocks in constant memory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +14,8 @@ from scipy.special import betaincinv, ndtri
 
 from veracal import _checks
 from veracal._types import Floats, Frozen, Ints
-from veracal.calibration import metrics
 from veracal.calibration.bins import Bins
+from veracal.calibration.metrics import errors, performance
 from veracal.calibration.metrics.base import (
     BinTotals,
     Draws,
@@ -24,12 +25,10 @@ from veracal.calibration.metrics.base import (
     top_label_blocks,
     two_sum,
 )
-from veracal.calibration.metrics.errors import bin_totals, largest_gap
 from veracal.calibration.metrics.performance import (
     brier_blocks,
     nll_blocks,
     top_label_brier_blocks,
-    total,
 )
 from veracal.data import Estimate, Metric, Scores, UnitRows, estimate
 from veracal.errors import DataError
@@ -136,7 +135,9 @@ def curve(
     >>> curve(scores, 5).bins[3].accuracy
     0.5
     """
-    return curve_of(bin_totals(scores, bins), "top label", level=level, interval=interval)
+    return curve_of(
+        errors.bin_totals(scores, bins), "top label", level=level, interval=interval
+    )
 
 
 def binary_curve(
@@ -207,41 +208,39 @@ _UNIT = (0.0, 1.0)
 _REAL = (-np.inf, np.inf)
 _POSITIVE = (0.0, np.inf)
 
-# In the order they are reported: proper scores and decisions, then calibration.
-_ANY: Mapping[str, tuple[float, float]] = {
-    "accuracy": _UNIT,
-    "f1": _UNIT,
-    "auc": _UNIT,
-    "nll": _POSITIVE,
-    "brier": (0.0, 2.0),
-    "top_label_brier": _UNIT,
-    "ece": _UNIT,
-    "mce": _UNIT,
-    "over_confidence": _UNIT,
-    "under_confidence": _UNIT,
-    "confidence_gap": (-1.0, 1.0),
-    "ace": _UNIT,
-    "sce": _UNIT,
-    "classwise_ace": _UNIT,
-    "debiased_l2": _UNIT,
-    "smooth_ece": _UNIT,
-    "ks": _UNIT,
-    "top_label_calibration_intercept": _REAL,
-    "top_label_calibration_slope": _REAL,
+# The range of each metric, in the order of reports: proper scores and decisions, then calibration.
+_ANY: dict[Callable[..., float], tuple[float, float]] = {
+    performance.accuracy: _UNIT,
+    performance.f1: _UNIT,
+    performance.auc: _UNIT,
+    performance.nll: _POSITIVE,
+    performance.brier: (0.0, 2.0),
+    performance.top_label_brier: _UNIT,
+    errors.ece: _UNIT,
+    errors.mce: _UNIT,
+    errors.over_confidence: _UNIT,
+    errors.under_confidence: _UNIT,
+    errors.confidence_gap: (-1.0, 1.0),
+    errors.ace: _UNIT,
+    errors.sce: _UNIT,
+    errors.classwise_ace: _UNIT,
+    errors.debiased_l2: _UNIT,
+    errors.smooth_ece: _UNIT,
+    errors.ks: _UNIT,
+    performance.top_label_calibration_intercept: _REAL,
+    performance.top_label_calibration_slope: _REAL,
 }
-_BINARY: Mapping[str, tuple[float, float]] = {
-    "binary_f1": _UNIT,
-    "binary_ece": _UNIT,
-    "binary_smooth_ece": _UNIT,
-    "calibration_in_the_large": (-1.0, 1.0),
-    "calibration_intercept": _REAL,
-    "calibration_slope": _REAL,
+_BINARY: dict[Callable[..., float], tuple[float, float]] = {
+    performance.binary_f1: _UNIT,
+    errors.binary_ece: _UNIT,
+    errors.binary_smooth_ece: _UNIT,
+    performance.calibration_in_the_large: (-1.0, 1.0),
+    performance.calibration_intercept: _REAL,
+    performance.calibration_slope: _REAL,
 }
-_BINNED = {
-    "ece", "mce", "over_confidence", "under_confidence", "ace", "sce", "classwise_ace",
-    "debiased_l2", "binary_ece",
-}  # fmt: skip
-_RANGES = {**_ANY, **_BINARY}
+_METRICS = {metric.__name__: metric for metric in (*_ANY, *_BINARY)}
+_RANGES = {metric.__name__: limits for metric, limits in (_ANY | _BINARY).items()}
+_BINNED = {name for name, metric in _METRICS.items() if "bins" in signature(metric).parameters}
 _ERRORS = {*_BINNED, "smooth_ece", "binary_smooth_ece", "ks"}  # calibration makes them 0
 
 
@@ -260,7 +259,7 @@ class CalibrationResult:
     level : float
         Confidence level of the intervals.
     figures : mapping of str to Estimate
-        Estimates by the names of :mod:`veracal.calibration.metrics`.
+        Estimates by the names of the metrics (:func:`figure_names`).
     floors : mapping of str to Estimate
         For each calibration error, the mean that a perfectly calibrated classifier with the
         same probabilities would have on as many records, and its interval at ``level``. No
@@ -305,7 +304,8 @@ class CalibrationResult:
 
 def figure_names(n_classes: int) -> tuple[str, ...]:
     """Names of all metrics of scores for a number of classes."""
-    return (*_ANY, *(_BINARY if n_classes == 2 else ()))
+    metrics = (*_ANY, *_BINARY) if n_classes == 2 else _ANY
+    return tuple(metric.__name__ for metric in metrics)
 
 
 def measure(
@@ -355,9 +355,7 @@ def measure(
                 "Check the spelling; some metrics are for two classes only.",
             )
     each: dict[str, Metric] = {
-        name: partial(getattr(metrics, name), bins=bins)
-        if name in _BINNED
-        else getattr(metrics, name)
+        name: partial(_METRICS[name], bins=bins) if name in _BINNED else _METRICS[name]
         for name in names
     }
     units = UnitRows.of(scores.units, len(scores))
@@ -367,8 +365,8 @@ def measure(
     for i in range(n_draws):
         drawn = base.take(units.resample(rng))
         draws[i] = [metric(drawn) for metric in each.values()]
-    errors = {name: metric for name, metric in each.items() if name in _ERRORS}
-    floors = _floors(errors, base, level, n_draws, rng)
+    with_floor = {name: metric for name, metric in each.items() if name in _ERRORS}
+    floors = _floors(with_floor, base, level, n_draws, rng)
     estimates = {
         name: estimate(point, draws[:, j], level, len(scores), "basic", _RANGES[name])
         for j, (name, point) in enumerate(points.items())
@@ -391,26 +389,26 @@ def measure(
 
 
 def _floors(
-    errors: Mapping[str, Metric],
+    metrics: Mapping[str, Metric],
     scores: Draws,
     level: float,
     n_draws: int,
     rng: np.random.Generator,
 ) -> dict[str, Estimate]:
     """Calibration errors of the same probabilities with labels drawn from them."""
-    if not errors or not n_draws:
+    if not metrics or not n_draws:
         return {}
     steps = np.cumsum(scores.probabilities, axis=1, dtype=np.float64)
-    draws = np.empty((n_draws, len(errors)))
+    draws = np.empty((n_draws, len(metrics)))
     for i in range(n_draws):
         uniform = rng.random(len(scores)) * steps[:, -1]
         labels = np.minimum((steps <= uniform[:, None]).sum(axis=1), scores.n_classes - 1)
-        drawn = scores.relabeled(labels)
-        draws[i] = [metric(drawn) for metric in errors.values()]
+        drawn = scores.relabel(labels)
+        draws[i] = [metric(drawn) for metric in metrics.values()]
     means = draws.mean(axis=0).tolist()
     return {
         name: estimate(means[j], draws[:, j], level, len(scores))
-        for j, name in enumerate(errors)
+        for j, name in enumerate(metrics)
     }
 
 
@@ -443,7 +441,7 @@ class StreamTotals:
         """Totals of one block of labeled scores, which may be empty."""
         totals = BinTotals.of(top_label_blocks(scores), Bins(bins))
         each = brier_blocks(scores), top_label_brier_blocks(scores), nll_blocks(scores)
-        sums = np.array([total(blocks) for blocks in each])
+        sums = np.array([performance.total(blocks) for blocks in each])
         return cls(scores.kind, scores.classes, totals, sums, np.zeros(len(sums)))
 
     def __add__(self, other: "StreamTotals") -> "StreamTotals":
@@ -477,7 +475,7 @@ class StreamTotals:
     @property
     def mce(self) -> float:
         """Top-label maximum calibration error."""
-        return largest_gap(self._nonempty)
+        return errors.largest_gap(self._nonempty)
 
     @property
     def over_confidence(self) -> float:

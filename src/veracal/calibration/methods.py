@@ -13,7 +13,6 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from veracal import _checks
 from veracal.accounting import Relation, Unit
 
 if TYPE_CHECKING:
@@ -61,26 +60,10 @@ class MethodSettings:
     clamp: float = 10.0
     grid: "ParameterGrid | None" = None
 
-    @property
-    def inverses(self) -> tuple[float, float] | None:
-        """The range as inverse temperatures."""
-        if self.temperatures is None:
-            return None
-        pair = hasattr(self.temperatures, "__len__") and not isinstance(self.temperatures, str)
-        if not pair or len(self.temperatures) != 2:
-            raise ValueError(
-                "Expected temperatures to be a pair of numbers, as in (0.5, 6.0), got "
-                f"temperatures={self.temperatures!r}."
-            )
-        low, high = self.temperatures
-        _checks.positive(lowest_temperature=low, highest_temperature=high)
-        return 1 / high, 1 / low
-
     def pick(self, *names: str) -> dict[str, Any]:
-        """Some of the settings as keyword arguments; a range of None is omitted."""
+        """Some of the settings as keyword arguments; ``temperatures`` of None are omitted."""
         arguments = {name: getattr(self, name) for name in names}
-        ranges = ("temperatures", "inverses")
-        return {k: v for k, v in arguments.items() if v is not None or k not in ranges}
+        return {k: v for k, v in arguments.items() if v is not None or k != "temperatures"}
 
 
 @dataclass(frozen=True)
@@ -171,7 +154,7 @@ def _pooled(settings: MethodSettings) -> "PrivateFitter":
     return PooledTemperature(shares=plan.shares, level=settings.level, **shared)
 
 
-_SEARCH = ("micro_epsilon", "classes", "level", "inverses")
+_SEARCH = ("micro_epsilon", "classes", "level", "temperatures")
 _GOLDEN = ("micro_epsilon", "classes", "size", "bins", "level", "clamp", "temperatures")
 _BINNING = ("micro_epsilon", "bins", "level")
 _PLATT = ("form", "micro_epsilon", "delta", "classes", "size", "reads", "grid", "temperatures")
@@ -190,7 +173,7 @@ _BUILT_IN = (
     CalibrationMethod(
         "two-temperatures",
         "one temperature for low and one for high confidence",
-        _fitter("private.two_temperatures:PrivateTwoTemperatures", *_SEARCH),
+        _fitter("private.temperature:PrivateTwoTemperatures", *_SEARCH),
         _fitter("fitters:TwoTemperatureScaling"),
         in_training=True,
         **_ONE_TEMPERATURE,
@@ -314,7 +297,7 @@ def default_method(
     r"""Name of the method that ``"auto"`` selects from public facts.
 
     Two temperatures need many records times epsilon
-    (:data:`veracal.calibration.private.two_temperatures.MIN_RECORDS_TIMES_EPSILON`). Each of m
+    (:data:`veracal.calibration.private.temperature.MIN_RECORDS_TIMES_EPSILON`). Each of m
     sources adds its own noise, with :math:`\sqrt m` times the standard deviation in total.
     Without a declared size the number of records is unknown, because it is private, and one
     temperature is used. With several sources a pooled temperature needs fewer rounds.

@@ -14,7 +14,7 @@ confidence, for which a curve is assumed.
 
 Two temperatures correct more miscalibration but need more budget: their last answer has two
 noisy numbers and a smaller share. They are better above a number of records times epsilon
-(:data:`veracal.calibration.private.two_temperatures.MIN_RECORDS_TIMES_EPSILON`, from trials).
+(:data:`veracal.calibration.private.temperature.MIN_RECORDS_TIMES_EPSILON`, from trials).
 
 **Pooled temperatures.** Each of m sources adds Laplace noise, so a gap with a share w of
 epsilon has a standard deviation of :math:`\sqrt{2m} \, \Delta / (w \varepsilon)`, or for each
@@ -49,12 +49,13 @@ from veracal.accounting import (
     noise_for,
 )
 from veracal.calibration.maps.parametric import TwoTemperatures
-from veracal.calibration.private import temperature, two_temperatures
 from veracal.calibration.private.pooled import FEW, SHARES
 from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.calibration.private.session import micro_epsilon_of
-from veracal.calibration.private.two_temperatures import (
+from veracal.calibration.private.temperature import (
     MIN_RECORDS_TIMES_EPSILON,
+    SEARCH_SHARES,
+    TWO_SHARES,
 )
 from veracal.calibration.queries.scalars import ConfidenceWeightedGaps, Gap
 from veracal.queries import Query, RecordsModel
@@ -65,8 +66,8 @@ MAX_SHARE_LARGE, MAX_SHARE = 0.02, 0.1  # shares of the budget
 MIN_SHARE = 0.02
 STEEPNESS = 1.3  # of the confidence for Gaussian logits, within a factor of two
 # Shares of the last answer.
-_LAST = temperature.SHARES[-1] / sum(temperature.SHARES)
-_LAST_OF_TWO = two_temperatures.SHARES[-1] / sum(two_temperatures.SHARES)
+_LAST = SEARCH_SHARES[-1] / sum(SEARCH_SHARES)
+_LAST_OF_TWO = TWO_SHARES[-1] / sum(TWO_SHARES)
 _TWO_GAPS = ConfidenceWeightedGaps(TwoTemperatures(1.0, 1.0))
 MAX_FIRST_NOISE = 0.12  # noise per record above which the first gap is not informative
 NARROW_RANGE = 1.5  # ratio of the ends of a narrow range

@@ -36,11 +36,10 @@ from veracal.calibration.planning import (
     supports_two_temperatures,
     training_event,
 )
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.guard import GuardResult, guard_event, guard_map
 from veracal.calibration.private.session import PrivateFitter
-from veracal.calibration.private.temperature import PrivateTemperature
-from veracal.calibration.private.two_temperatures import PrivateTwoTemperatures
-from veracal.calibration.sources import PrepaidSource
+from veracal.calibration.private.temperature import PrivateTemperature, PrivateTwoTemperatures
 from veracal.data import (
     Dataset,
     Label,
@@ -61,7 +60,7 @@ from veracal.queries import (
 )
 
 Recalibrate = Literal["reuse", "split"]
-Shares = tuple[float, float, float]
+RecordShares = tuple[float, float, float]
 RECALIBRATE: tuple[Recalibrate, ...] = ("reuse", "split")
 EPSILON = 0.1  # default cost of a map or a guard without a total
 CLASSES = "the classes were read from the labels; declare classes=..."
@@ -179,7 +178,7 @@ class PrivateCalibratedClassifier(
     ----------
     estimator_ : private classifier
         Fitted; it makes no privacy statement of its own.
-    map_ : Map
+    map_ : CalibrationMap
         The calibration map in use: the identity if the guard rejected the fitted one.
     guard_result_ : GuardResult or None
         Decision of the guard, and on which records.
@@ -209,10 +208,10 @@ class PrivateCalibratedClassifier(
     the actual sizes are not used (under replace-one they are public).
 
     *Charged first.* :meth:`event` depends on the settings alone. Inside the fit, queries are
-    answered by a :class:`veracal.calibration.sources.PrepaidSource`, which uses every noise of
-    the event exactly once. The logits of a record depend only on that record and the model,
-    and after :meth:`check_records` no error or warning of :meth:`fit_records` depends on a
-    record.
+    answered by a ``PrepaidSource`` (:mod:`veracal.calibration.prepaid_source`), which uses every
+    noise of the event exactly once. The logits of a record depend only on that record and the
+    model, and after :meth:`check_records` no error or warning of :meth:`fit_records` depends on
+    a record.
 
     Examples
     --------
@@ -297,10 +296,10 @@ class PrivateCalibratedClassifier(
         elif self.recalibrate == "split":
             epsilon = self.epsilon
         else:
-            epsilon = self._share() * self.epsilon / (1 if guard is None else 2)
+            epsilon = self._budget_share() * self.epsilon / (1 if guard is None else 2)
         if guard is not None and guard.epsilon is None:
             guard = replace(guard, epsilon=epsilon)
-        method = self._complete_method(epsilon, self._size_of_map(size))
+        method = self._complete_method(epsilon, self._map_size(size))
         mapping: Event = method.event(self.relation, self.unit)
         guarding = None
         if guard is not None:
@@ -352,7 +351,7 @@ class PrivateCalibratedClassifier(
     def _complete_method(self, epsilon: float, size: int | None) -> Any:
         """A copy of the fitter, with missing settings filled in from public facts."""
         if self.method is None:
-            n, unit = self._size_of_map(self.size) or 0, self.unit or Unit()
+            n, unit = self._map_size(self.size) or 0, self.unit or Unit()
             two = supports_two_temperatures(n, epsilon, self.relation, unit)
             method: Any = PrivateTwoTemperatures() if two else PrivateTemperature()
         else:
@@ -373,7 +372,7 @@ class PrivateCalibratedClassifier(
         missing = {k: value for k, value in defaults.items() if known.get(k, 0) is None}
         return method.set_params(**missing)
 
-    def _share(self) -> float:
+    def _budget_share(self) -> float:
         """Share of the total for the map and its guard."""
         if self.share is not None:
             return self.share
@@ -383,14 +382,14 @@ class PrivateCalibratedClassifier(
         classes = 2 if self.classes is None else len(set(self.classes))
         return plan_temperatures(self.size, classes, budget).share
 
-    def _shares(self) -> Shares:
-        """Shares of the records for training, map and guard, with "split"."""
+    def _record_shares(self) -> RecordShares:
+        """RecordShares of the records for training, map and guard, with "split"."""
         calibration = self.holdout if self.guard is None else self.holdout / 2
         return 1 - self.holdout, calibration, self.holdout - calibration
 
-    def _size_of_map(self, size: int | None) -> int | None:
+    def _map_size(self, size: int | None) -> int | None:
         """Declared number of records for the map, given that of all records."""
-        share = self._shares()[1] if self.recalibrate == "split" else 1.0
+        share = self._record_shares()[1] if self.recalibrate == "split" else 1.0
         return None if size is None else max(1, round(size * share))
 
     # ------------------------------------------------------------ fit
@@ -457,7 +456,7 @@ class PrivateCalibratedClassifier(
             rows = len(whole) if self.relation == "replace-one" else 0
             unused = np.random.default_rng(0)  # the assignment is discarded
             form = whole.take(np.arange(rows))
-            whole = split_records(form, self._shares(), self.relation, rng=unused)[0]
+            whole = split_records(form, self._record_shares(), self.relation, rng=unused)[0]
         parts.estimator.check_records(whole)
         return parts
 
@@ -477,7 +476,7 @@ class PrivateCalibratedClassifier(
         train = fitting = guarding = self._with_size(dataset)
         if self.recalibrate == "split":
             train, fitting, guarding = split_records(
-                train, self._shares(), self.relation, rng=rng
+                train, self._record_shares(), self.relation, rng=rng
             )
         model, repeats = parts.estimator, list[str]()
         if not _random.is_secret(rng):
@@ -561,7 +560,7 @@ class PrivateCalibratedClassifier(
 
 
 def split_records(
-    dataset: Dataset, shares: Shares, relation: Relation, *, rng: np.random.Generator
+    dataset: Dataset, shares: RecordShares, relation: Relation, *, rng: np.random.Generator
 ) -> tuple[Dataset, Dataset, Dataset]:
     """Split records into those for training, for the map and for the guard.
 

@@ -130,11 +130,7 @@ class AuditSettings:
         _checks.whole(least=2, max_runs=self.max_runs)
         if self.runs != "auto":
             _checks.whole(least=2, runs=self.runs)
-        for name in ("error", "level"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(
-                    f"Expected {name} between 0 and 1, got {getattr(self, name)!r}."
-                )
+        _checks.open_fraction(error=self.error, level=self.level)
         _checks.fraction(review_above=self.review_above)
         if isinstance(self.groups, str):
             raise ValueError(f"Expected a list of groups, got one string: [{self.groups!r}]?")

@@ -185,7 +185,8 @@ def binomial_interval(
     """
     check_runs(runs, least=1)
     _checks.whole(individuals=individuals)
-    tail = (1 - _validate_level(level)) / (2 * int(individuals))
+    _checks.open_fraction(level=level)
+    tail = (1 - level) / (2 * int(individuals))
     count = np.asarray(positive, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         low = np.where(count == 0, 0.0, betaincinv(count, runs - count + 1, tail))
@@ -217,7 +218,8 @@ def anytime_interval(
     check_runs(runs, least=1)
     count = np.asarray(positive, dtype=np.float64)
     _checks.whole(individuals=individuals)
-    log_threshold = math.log(int(individuals) / (1 - _validate_level(level)))
+    _checks.open_fraction(level=level)
+    log_threshold = math.log(int(individuals) / (1 - level))
     mixed = betaln(count + 0.5, runs - count + 0.5) - betaln(0.5, 0.5)
 
     def outside(p: Floats) -> Floats:
@@ -323,13 +325,8 @@ def _find_boundary(outside: Callable[[Floats], Floats], inside: Floats, end: Flo
 def _log_term(individuals: int, level: float) -> float:
     """The exponent ln(2k/rho)."""
     _checks.whole(individuals=individuals)
-    return math.log(2 * int(individuals) / (1 - _validate_level(level)))
-
-
-def _validate_level(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
-    return level
+    _checks.open_fraction(level=level)
+    return math.log(2 * int(individuals) / (1 - level))
 
 
 _MAX_RUNS = 2**22  # runs

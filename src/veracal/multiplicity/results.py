@@ -59,8 +59,7 @@ def select_for_review(low: Floats, threshold: float) -> Ints:
 
     ``low`` are the lower ends of the intervals; the largest comes first.
     """
-    if not 0 <= threshold <= 1:
-        raise ValueError(f"Expected threshold between 0 and 1, got threshold={threshold!r}.")
+    _checks.fraction(threshold=threshold)
     indices = np.flatnonzero(low > threshold)
     ordered: Ints = indices[np.argsort(-low[indices], kind="stable")]
     return ordered

@@ -220,10 +220,7 @@ class Runs:
         if threshold is not None:
             if classes > 2:
                 raise ValueError("Expected no threshold with more than two classes.")
-            if not 0 < threshold < 1:
-                raise ValueError(
-                    f"Expected threshold between 0 and 1, got threshold={threshold!r}."
-                )
+            _checks.open_fraction(threshold=threshold)
             threshold = float(threshold)
         self.threshold = threshold
         self.labels = (

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         apply_in_blocks,
         gaussian_event,
         laplace_event,
-        sums_by_source,
     )
     from veracal.queries.score_queries import (
         Brier,
@@ -118,7 +117,6 @@ __all__ = [
     "noise_events",
     "noise_std",
     "record_charge",
-    "sums_by_source",
 ]
 
 __getattr__, __dir__ = attach(__name__)

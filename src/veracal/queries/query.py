@@ -213,51 +213,6 @@ class RecordSum(ABC):
         return exact_total(apply_in_blocks(records, block, width=self._width), self.entries)
 
 
-def sums_by_source(query: Query, records: Records, source_index: Ints, sources: int) -> Ints:
-    """Evaluate a query on the records of each source.
-
-    Parameters
-    ----------
-    records : Scores or Dataset
-        The records of all sources.
-    source_index : array of ints in [0, sources), of shape (n,)
-        The source of each record.
-
-    Returns
-    -------
-    array of int64 of shape (sources, entries)
-
-    Guarantees
-    ----------
-    Row i is ``query.evaluate`` of the records of source i, to the last bit: the values of a
-    record are computed in blocks of one shape, independently of the other records.
-    """
-    shape = sources, query.entries
-    if not isinstance(query, RecordSum) or isinstance(query, NonAdditive):
-        rows = [
-            query.evaluate(records.take(np.flatnonzero(source_index == i)))
-            for i in range(sources)
-        ]
-        return np.array(rows, dtype=np.int64).reshape(shape)
-    if len(records) > 2**22:  # fewer, of at most 2^40 units each, cannot overflow 64 bits
-        raise ValueError(f"Expected at most {2**22} records at once, got {len(records)}.")
-
-    def block(part: Any, real: int) -> tuple[Ints, Ints | None]:
-        units, cells = query.contributions(part)
-        return units[:real], None if cells is None else cells[:real]
-
-    blocks = list(apply_in_blocks(records, block, width=query._width))
-    units = np.concatenate([units for units, _ in blocks])
-    sums = np.zeros(shape, dtype=np.int64)
-    if blocks[0][1] is None:
-        np.add.at(sums, source_index, units)
-    else:
-        cells = np.concatenate([cells for _, cells in blocks if cells is not None])
-        inside = cells >= 0
-        np.add.at(sums, (source_index[inside], cells[inside]), units[inside, 0])
-    return sums
-
-
 # ---------------------------------------------------------------- sums over records
 
 

@@ -8,15 +8,17 @@ from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from tests.calibration.fitters.made import both_kinds, logits, nll
+from tests.calibration.fitters.sample_scores import both_kinds, logits, nll
 from veracal.calibration import (
+    Beta,
     BetaCalibration,
+    Binned,
     Bins,
     HistogramBinning,
+    Isotonic,
     IsotonicCalibration,
     MapFitter,
 )
-from veracal.calibration.maps import Beta, Binned, Isotonic
 from veracal.data import Scores
 from veracal.errors import DataError
 

@@ -1,4 +1,4 @@
-"""What every fitter promises: to do no harm where it was fitted, in scikit-learn's manner."""
+"""Every fitter keeps the loss from increasing, and scikit-learn's conventions."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from tests.calibration.fitters.made import (
+from tests.calibration.fitters.sample_scores import (
     FITTERS,
     LIKELIHOOD,
     SQUARES,
@@ -18,8 +18,13 @@ from tests.calibration.fitters.made import (
     nll,
     said_brier,
 )
-from veracal.calibration import HistogramBinning, IsotonicCalibration, MapFitter, PlattScaling
-from veracal.calibration.maps import Identity
+from veracal.calibration import (
+    HistogramBinning,
+    Identity,
+    IsotonicCalibration,
+    MapFitter,
+    PlattScaling,
+)
 from veracal.data import Scores
 from veracal.errors import DataError
 

@@ -1,4 +1,4 @@
-"""The temperature found is the best there is, and never absurd."""
+"""The fitted temperature maximizes the likelihood and stays within its range."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from tests.calibration.fitters.made import both_kinds, logits
-from veracal.calibration import TemperatureScaling
-from veracal.calibration.fitters import slopes, where_level
-from veracal.calibration.maps import Temperature
+from tests.calibration.fitters.sample_scores import both_kinds, logits
+from veracal.calibration import Temperature, TemperatureScaling
+from veracal.calibration.fitters import find_root, slopes
 from veracal.data import Scores
 
 
@@ -52,7 +51,7 @@ def test_slopes_are_those_of_the_loss(kind: int) -> None:
 def test_records_that_are_all_right_give_the_end_of_the_range() -> None:
     separable = Scores.from_logits([[1.0, 0.0], [0.0, 2.0]], [0, 1])
     assert inverse(separable) == 100
-    assert inverse(separable, inverse_range=(0.5, 4.0)) == 4
+    assert inverse(separable, temperatures=(0.25, 2.0)) == 4
     one = Scores.from_logits([[1e-3, 0.0]], [0])
     assert inverse(one) == 100
     far = Scores.from_logits([[50.0, 0.0], [0.0, 60.0]], [0, 1])  # where Newton's steps crawl
@@ -62,7 +61,7 @@ def test_records_that_are_all_right_give_the_end_of_the_range() -> None:
 def test_records_that_are_all_wrong_give_the_other_end() -> None:
     wrong = Scores.from_logits([[1.0, 0.0], [0.0, 2.0]], [1, 0])
     assert inverse(wrong) == 0.01
-    assert inverse(wrong, inverse_range=(0.5, 4.0)) == 0.5
+    assert inverse(wrong, temperatures=(0.25, 2.0)) == 0.5
 
 
 def test_where_no_temperature_makes_a_difference_it_is_one() -> None:
@@ -99,7 +98,7 @@ def test_roots_of_increasing_functions(zero: float, power: float) -> None:
         t = x**power - zero**power
         return t**3 + 1e-3 * t, (3 * t**2 + 1e-3) * power * x ** (power - 1)
 
-    assert where_level(cubic, 1e-4, 1e4) == pytest.approx(zero, rel=1e-6)
+    assert find_root(cubic, 1e-4, 1e4) == pytest.approx(zero, rel=1e-6)
 
 
 def test_few_evaluations_are_enough() -> None:
@@ -110,7 +109,7 @@ def test_few_evaluations_are_enough() -> None:
         calls.append(beta)
         return slopes(scores, beta)
 
-    where_level(counted, 0.01, 100.0)
+    find_root(counted, 0.01, 100.0)
     assert len(calls) <= 10
 
 

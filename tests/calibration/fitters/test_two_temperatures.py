@@ -1,4 +1,4 @@
-"""Two temperatures fitted in the open: the likeliest, found where they are known."""
+"""Two temperatures fitted to public scores maximize the likelihood and recover known values."""
 
 import math
 
@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from tests.calibration.fitters.made import logits, nll
-from veracal.calibration import TemperatureScaling, TwoTemperatureScaling
+from tests.calibration.fitters.sample_scores import logits, nll
+from veracal.calibration import TemperatureScaling, TwoTemperatures, TwoTemperatureScaling
 from veracal.calibration.fitters import loss_and_slopes
-from veracal.calibration.maps import TwoTemperatures
 from veracal.data import Scores
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.calibration.maps.made import maps, strange
-from veracal.calibration.maps import (
+from tests.calibration.maps.sample_maps import maps, strange
+from veracal.calibration import (
     Binned,
     CalibrationMap,
     Identity,

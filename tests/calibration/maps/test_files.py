@@ -1,4 +1,4 @@
-"""A map survives being written down, and nothing else is taken for one."""
+"""Maps survive being saved, and no other file is read as a map."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.calibration.maps.made import maps
-from veracal.calibration.maps import (
+from tests.calibration.maps.sample_maps import maps
+from veracal.calibration import (
     CalibrationMap,
     Isotonic,
     Platt,

@@ -1,4 +1,4 @@
-"""Two temperatures: between them by confidence, and nobody's place in the order changes."""
+"""Two temperatures by confidence keep the order of the records."""
 
 import math
 
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.calibration.maps.made import LARGE
-from veracal.calibration.maps import Temperature, TwoTemperatures
+from tests.calibration.maps.sample_maps import LARGE
+from veracal.calibration import Temperature, TwoTemperatures
 from veracal.data import Scores
 
 ROWS = [[0.6, 0.3, 0.1], [0.1, 0.1, 0.8], [0.34, 0.33, 0.33]]

@@ -1,17 +1,17 @@
-"""Every metric can be told apart by group, with intervals that hold the truth."""
+"""Every metric can be evaluated by group, with intervals that cover."""
 
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.made import scores
-from veracal.calibration import metrics
-from veracal.calibration.metrics import ece
+from tests.calibration.metrics.sample_scores import scores
+from veracal import calibration
+from veracal.calibration import ece
 from veracal.data import Group, Scores, by_group
 
 
-@pytest.mark.parametrize("name", metrics.__all__)
+@pytest.mark.parametrize("name", calibration.figure_names(2))
 def test_by_group(name, rng):
-    built, metric = scores(60, 2), getattr(metrics, name)
+    built, metric = scores(60, 2), getattr(calibration, name)
     result = by_group(metric, built, "site", replicates=20, rng=rng)
     for code, group in enumerate(("a", "b")):
         part = built.take(built.groups["site"].codes == code)

@@ -1,10 +1,10 @@
-"""Figures of records drawn again are those of the same rows of plain scores."""
+"""Metrics of bootstrap draws equal those of plain scores with the same rows."""
 
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.made import scores, tied
-from veracal.calibration import metrics
+from tests.calibration.metrics.sample_scores import scores, tied
+from veracal import calibration
 from veracal.calibration.measurement import figure_names
 from veracal.calibration.metrics.base import (
     Draws,
@@ -30,7 +30,7 @@ def test_a_figure_of_draws_is_that_of_the_rows(made, rng):
     for _ in range(3):
         rows = rng.integers(len(made), size=len(made))
         for name in figure_names(made.n_classes):
-            metric = getattr(metrics, name)
+            metric = getattr(calibration, name)
             result, plain = metric(drawn.take(rows)), metric(made.take(rows))
             assert result == pytest.approx(plain, abs=1e-14, rel=1e-13), name
 
@@ -51,14 +51,14 @@ def test_other_labels_are_other_figures(rng):
     result = scores(120, 3)
     labels = rng.integers(3, size=120)
     drawn = Draws.of(result)
-    before = metrics.ece(drawn)
-    other = Draws.of(result).relabeled(labels)
+    before = calibration.ece(drawn)
+    other = Draws.of(result).relabel(labels)
     renewed = type(result).from_probabilities(result.values, labels)
     for name in figure_names(3):
-        metric = getattr(metrics, name)
-        assert metric(drawn.relabeled(labels)) == metric(other), name
+        metric = getattr(calibration, name)
+        assert metric(drawn.relabel(labels)) == metric(other), name
         assert metric(other) == pytest.approx(metric(renewed), abs=1e-14, rel=1e-13), name
-    assert metrics.ece(drawn) == before != metrics.ece(other)
+    assert calibration.ece(drawn) == before != calibration.ece(other)
 
 
 @pytest.mark.parametrize("n", [1, 2, 50, 2**16, 2**16 + 1])

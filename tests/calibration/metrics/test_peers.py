@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from tests.calibration.metrics.made import scores
-from veracal.calibration import metrics
+from tests.calibration.metrics.sample_scores import scores
+from veracal import calibration
 from veracal.calibration.measurement import curve
 from veracal.data import Scores
 
@@ -23,28 +23,31 @@ def made(request) -> Scores:
 
 def test_scikit_learn(made):
     y, p = made.labels, made.values
-    assert metrics.nll(made) == pytest.approx(sklearn.metrics.log_loss(y, p), **CLOSE)
-    assert metrics.accuracy(made) == sklearn.metrics.accuracy_score(y, made.predictions)
+    assert calibration.nll(made) == pytest.approx(sklearn.metrics.log_loss(y, p), **CLOSE)
+    assert calibration.accuracy(made) == sklearn.metrics.accuracy_score(y, made.predictions)
     macro = sklearn.metrics.f1_score(y, made.predictions, average="macro")
-    assert metrics.f1(made) == pytest.approx(macro, **CLOSE)
+    assert calibration.f1(made) == pytest.approx(macro, **CLOSE)
     if made.n_classes == 2:
         area = sklearn.metrics.roc_auc_score(y, p[:, 1])
         square = 2 * sklearn.metrics.brier_score_loss(y, p[:, 1])
         one = sklearn.metrics.f1_score(y, made.predictions)
-        assert metrics.binary_f1(made) == pytest.approx(one, **CLOSE)
+        assert calibration.binary_f1(made) == pytest.approx(one, **CLOSE)
     else:
         area = sklearn.metrics.roc_auc_score(y, p, multi_class="ovr")
         square = sklearn.metrics.brier_score_loss(y, p)
-    assert metrics.auc(made) == pytest.approx(area, **CLOSE)
-    assert metrics.brier(made) == pytest.approx(square, **CLOSE)
+    assert calibration.auc(made) == pytest.approx(area, **CLOSE)
+    assert calibration.brier(made) == pytest.approx(square, **CLOSE)
 
 
 def test_netcal(made):
     netcal = pytest.importorskip("netcal.metrics", reason="the peers extra is not installed")
     if made.n_classes > 2:
-        p, ours = made.values, (metrics.ece(made), metrics.mce(made), metrics.ace(made))
+        p, ours = (
+            made.values,
+            (calibration.ece(made), calibration.mce(made), calibration.ace(made)),
+        )
     else:  # netcal takes two classes for a binary problem
-        p, ours = made.values[:, 1], (metrics.binary_ece(made), None, None)
+        p, ours = made.values[:, 1], (calibration.binary_ece(made), None, None)
     assert ours[0] == pytest.approx(netcal.ECE(15).measure(p, made.labels), **CLOSE)
     if made.n_classes > 2:
         assert ours[1] == pytest.approx(netcal.MCE(15).measure(p, made.labels), **CLOSE)
@@ -54,7 +57,7 @@ def test_netcal(made):
         bins = [b for b in curve(made).bins if b.n]
         plain = np.mean([abs(b.confidence - b.accuracy) for b in bins])
         assert netcal.ACE(15).measure(p, made.labels) == pytest.approx(plain, **CLOSE)
-        assert abs(plain - metrics.ace(made)) > 1e-4
+        assert abs(plain - calibration.ace(made)) > 1e-4
 
 
 def test_torchmetrics(made):
@@ -65,15 +68,15 @@ def test_torchmetrics(made):
     p, y, k = torch.tensor(made.values), torch.tensor(made.labels), made.n_classes
     for name, norm in (("ece", "l1"), ("mce", "max")):
         theirs = float(peer.multiclass_calibration_error(p, y, k, 15, norm=norm))
-        assert getattr(metrics, name)(made) == pytest.approx(theirs, **CLOSE)
+        assert getattr(calibration, name)(made) == pytest.approx(theirs, **CLOSE)
     if k == 2:
         theirs = float(peer.binary_calibration_error(p[:, 1].contiguous(), y, 15))
-        assert metrics.binary_ece(made) == pytest.approx(theirs, **CLOSE)
+        assert calibration.binary_ece(made) == pytest.approx(theirs, **CLOSE)
     # A confidence of exactly 1 is in a bin of its own there, and in the last one here.
     sure = Scores.from_probabilities([1.0, 0.97], [0, 1])
     p, y = torch.tensor(sure.values), torch.tensor(sure.labels)
     theirs = float(peer.multiclass_calibration_error(p, y, 2, 15))
-    assert metrics.ece(sure) == pytest.approx(abs(1.97 - 1) / 2)
+    assert calibration.ece(sure) == pytest.approx(abs(1.97 - 1) / 2)
     assert theirs == pytest.approx((1 + 0.03) / 2)
 
 
@@ -88,7 +91,7 @@ def test_uncertainty_calibration(made):
         "debiased_l2": peer.lower_bound_scaling_top_ce(p, y),
     }
     for name, value in theirs.items():
-        assert getattr(metrics, name)(made) == pytest.approx(value, **CLOSE), name
+        assert getattr(calibration, name)(made) == pytest.approx(value, **CLOSE), name
 
 
 def test_relplot():
@@ -98,13 +101,13 @@ def test_relplot():
     result = scores(2_000, 2)
     p, y = result.values[:, 1], result.labels
     # It works on a coarser grid and stops the search for the bandwidth at 1/1024.
-    assert metrics.binary_smooth_ece(result) == pytest.approx(relplot.smECE(p, y), abs=5e-4)
+    assert calibration.binary_smooth_ece(result) == pytest.approx(relplot.smECE(p, y), abs=5e-4)
     for sigma in (0.03, 0.1):
         theirs = relplot.metrics.smECE_sigma(p, y, sigma)
-        ours = metrics.binary_smooth_ece(result, bandwidth=sigma)
+        ours = calibration.binary_smooth_ece(result, bandwidth=sigma)
         assert ours == pytest.approx(theirs, abs=5e-4)
     binned = relplot.metrics.binnedECE(p, y, 15)
-    assert metrics.binary_ece(result) == pytest.approx(binned, **CLOSE)
+    assert calibration.binary_ece(result) == pytest.approx(binned, **CLOSE)
 
 
 def test_a_confidence_on_an_edge_is_one_bin_higher_elsewhere():
@@ -116,7 +119,7 @@ def test_a_confidence_on_an_edge_is_one_bin_higher_elsewhere():
         relplot = pytest.importorskip("relplot", reason="the peers extra is not installed")
     result = Scores.from_probabilities([0.75, 0.8], [1, 0])
     p, separate, together = result.values[:, 1], (0.25 + 0.8) / 2, abs(0.75 + 0.8 - 1) / 2
-    assert metrics.binary_ece(result, 4) == pytest.approx(separate)
+    assert calibration.binary_ece(result, 4) == pytest.approx(separate)
     assert netcal.ECE(4).measure(p, result.labels) == pytest.approx(together)
     assert netcal.ECE(4).measure(result.values, result.labels) == pytest.approx(together)
     assert relplot.metrics.binnedECE(p, result.labels, 4) == pytest.approx(together)

@@ -7,7 +7,7 @@ from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, micro_epsilon
 from veracal.calibration import PrivateBinning
 from veracal.calibration.bins import Bins
-from veracal.calibration.private.binning import bin_accuracies, bin_shares
+from veracal.calibration.private.binning import bin_accuracies
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Public
@@ -48,7 +48,7 @@ def test_it_costs_what_it_says(holder, rng):
 def test_bins_of_which_nothing_is_known_keep_their_confidence():
     correct = np.array([-3.0, 5.0, 100.0, 120.0, 0.0])
     wrong = np.array([1.0, -5.0, 50.0, -10.0, 200.0])
-    accuracies, known = bin_accuracies(correct, wrong, 10.0, Bins(5))
+    accuracies, known = bin_accuracies(correct, correct + wrong, 2**0.5 * 10.0, Bins(5))
     assert known.tolist() == [False, False, True, True, True]
     assert accuracies.tolist() == pytest.approx([0.1, 0.3, 2 / 3, 1.0, 0.0], abs=2**-21)
 
@@ -83,7 +83,7 @@ def test_the_form_of_the_paper_costs_the_same_and_has_twice_the_noise(holder, rn
 def test_totals_that_are_not_above_their_noise_fall_back():
     correct = np.array([[3.0, -2.0, 8.0], [5.0, 5.0, 5.0]])
     total = np.array([[10.0, 10.0, 0.0], [-4.0, 6.0, 5.0]])
-    accuracies, known = bin_shares(correct, total, 5.0, Bins(3))
+    accuracies, known = bin_accuracies(correct, total, 5.0, Bins(3))
     assert known.tolist() == [[True, True, False], [False, True, False]]
     expected = [[0.3, 0.0, 5 / 6], [1 / 6, 5 / 6, 5 / 6]]
     np.testing.assert_allclose(accuracies, expected, rtol=0, atol=2**-21)  # on a grid

@@ -1,4 +1,4 @@
-"""Intervals of searched temperatures: what they leave, and how often they are right."""
+"""Intervals of golden-section temperatures, and their coverage."""
 
 import math
 

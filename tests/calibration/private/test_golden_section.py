@@ -1,4 +1,4 @@
-"""Golden section: what it asks, where it ends, and what goes wrong close to it."""
+"""Golden section: its evaluations, its result, and close but wrong versions."""
 
 import math
 

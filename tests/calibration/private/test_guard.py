@@ -1,4 +1,4 @@
-"""The guard: what it asks, when it keeps a map, and how often it errs."""
+"""The guard: its query, its decision, and its error rate."""
 
 import math
 from dataclasses import replace
@@ -10,9 +10,8 @@ from scipy import stats
 from assurance.audits import Copies
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Pure, micro_epsilon
-from veracal.calibration import BrierGain, guard_event, guard_map
+from veracal.calibration import Binned, BrierGain, Identity, Temperature, guard_event, guard_map
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Binned, Identity, Temperature
 from veracal.calibration.private.estimates import noise_half_width
 from veracal.data import Scores
 from veracal.queries import Pool, Public

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget, Pure
-from veracal.calibration import PrivateTemperature, guard_map, measure_private, recalibrate
-from veracal.calibration.maps import Temperature
+from veracal.calibration import (
+    PrivateTemperature,
+    Temperature,
+    guard_map,
+    measure_private,
+    recalibrate,
+)
 from veracal.data import Scores
 from veracal.ledger import open_ledger
 from veracal.queries import Curator, Pool

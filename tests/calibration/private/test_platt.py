@@ -6,8 +6,7 @@ from scipy import optimize
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, epsilon_for
-from veracal.calibration import PrivatePlatt
-from veracal.calibration.maps import Platt
+from veracal.calibration import Platt, PrivatePlatt
 from veracal.calibration.queries.scalars import loss_at
 from veracal.data import Scores
 from veracal.errors import DataError

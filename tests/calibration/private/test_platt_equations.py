@@ -12,17 +12,18 @@ from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for
 from veracal.calibration import (
     ParameterGrid,
+    Platt,
     PlattCurvature,
     PlattEquations,
     PrivatePlatt,
     PrivateTemperature,
+    Temperature,
     guard_map,
+    nll,
     plan_platt,
 )
-from veracal.calibration.maps import Platt, Temperature
-from veracal.calibration.metrics import nll
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.platt import LogOddsTransform, StepSizes
-from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Pool, Public, Release, gaussian_event

@@ -1,16 +1,17 @@
-"""A temperature of many sources: what it asks, what it costs, what it finds."""
+"""A temperature from many sources: its queries, its cost and its accuracy."""
 
 import math
 
 import numpy as np
 import pytest
 
+from benchmarks.simulated_sources import SimulatedSources
 from tests.calibration.private.conftest import miscalibrated
+from veracal import calibration
 from veracal.accounting import Budget, Unit, epsilon_for
-from veracal.calibration import PooledTemperature, metrics
-from veracal.calibration.maps import Temperature, UniformMixing
+from veracal.calibration import PooledTemperature, Temperature, UniformMixing
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.pooled import CENTER
-from veracal.calibration.sources import PrepaidSource, SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.queries import Pool, Public
@@ -99,7 +100,7 @@ def test_exact_answers_end_near_the_right_temperature_and_are_marked(scores):
     result = PooledTemperature(epsilon=1.0).fit(Pool(thirds))
     assert not result.private_ and result.statement_ is None
     assert result.map_.value == pytest.approx(3.0, rel=0.1)
-    assert metrics.ece(result.transform(scores)) < 0.02
+    assert calibration.ece(result.transform(scores)) < 0.02
 
 
 def test_uniform_mixing_follows_the_largest_temperature():
@@ -113,7 +114,12 @@ def test_uniform_mixing_follows_the_largest_temperature():
     ).is_integer() and result.map_.uniform_weight == result.uniform_weight_
     assert result.map_.value == pytest.approx(6.0, abs=1e-3)
     mapped = result.transform(scores)
-    assert metrics.ece(mapped) < 0.1 < 0.2 < metrics.ece(Temperature(1 / 6).transform(scores))
+    assert (
+        calibration.ece(mapped)
+        < 0.1
+        < 0.2
+        < calibration.ece(Temperature(1 / 6).transform(scores))
+    )
     np.testing.assert_array_equal(mapped.predictions, scores.predictions)
     plain = PooledTemperature(epsilon=1.0).fit(simulated(scores, 40))
     assert (

@@ -1,4 +1,4 @@
-"""Intervals of a pooled temperature where sources fell silent."""
+"""Intervals of a pooled temperature with dropout."""
 
 import math
 from types import SimpleNamespace
@@ -7,8 +7,8 @@ from unittest import mock
 import numpy as np
 from scipy import stats
 
+from benchmarks.simulated_sources import SimulatedSources
 from veracal.calibration import PooledTemperature
-from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 
 

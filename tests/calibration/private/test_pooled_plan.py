@@ -1,15 +1,15 @@
-"""The shape of a pooled temperature, by what is public."""
+"""The plan of a pooled temperature depends on public facts alone."""
 
 import math
 
 import numpy as np
 import pytest
 
+from benchmarks.simulated_sources import SimulatedSources
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Unit
 from veracal.calibration import PooledTemperature, plan_pooled
 from veracal.calibration.methods import METHODS, MethodSettings
-from veracal.calibration.sources import SimulatedSources
 
 TWO, ONE = (10, 30, 60), (10, 90)
 

@@ -1,4 +1,4 @@
-"""Numbers that questions are about lie on public grids: short and exact on a wire."""
+"""Numbers in queries lie on public grids: short and exact on the wire."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from veracal.calibration import (
     recalibrate,
 )
 from veracal.calibration.bins import Bins
-from veracal.calibration.private.binning import bin_shares
+from veracal.calibration.private.binning import bin_accuracies
 from veracal.calibration.private.platt import LogOddsTransform
 from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.data import Scores
@@ -36,7 +36,7 @@ def scores():
 def test_accuracies_of_bins_are_multiples_of_two_to_minus_twenty():
     rng = np.random.default_rng(0)
     correct, total = rng.normal(10, 5, size=15), rng.normal(15, 9, size=15)
-    shares, known = bin_shares(correct, total, 12.0, Bins(15))
+    shares, known = bin_accuracies(correct, total, 12.0, Bins(15))
     assert 0 < known.sum() < 15  # centers of bins are rounded, too
     assert is_whole(shares, 20)
     assert not is_whole(Bins(15).centers, 20)
@@ -70,9 +70,8 @@ class Listening(Public):
 @pytest.mark.parametrize("temperatures", [(0.7, 1.9), (5.1, 6.3), (0.5, 6.0)])
 def test_a_search_asks_on_the_grid_and_within_the_range(scores, temperatures):
     ends = TemperatureGrid(*temperatures).inverse_ends
-    inverses = 1 / temperatures[1], 1 / temperatures[0]
     source = Listening(scores)
-    result = PrivateTemperature(epsilon=1.0, classes=3, inverses=inverses).fit(source)
+    result = PrivateTemperature(epsilon=1.0, classes=3, temperatures=temperatures).fit(source)
     affine = Listening(scores)
     settings = {"epsilon": 1.0, "delta": 1e-5, "classes": 3, "temperatures": temperatures}
     PrivatePlatt("vector", **settings).fit(affine)

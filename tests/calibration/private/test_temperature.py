@@ -1,4 +1,4 @@
-"""A private temperature: what it asks, what it costs, and how good it is."""
+"""A private temperature: its queries, its cost and its accuracy."""
 
 import math
 from pathlib import Path
@@ -13,8 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from tests.calibration.private.conftest import Quick, miscalibrated
 from veracal.accounting import Budget, Unit, epsilon_for, micro_epsilon
-from veracal.calibration import Gap, PrivateTemperature, TemperatureGradient
-from veracal.calibration.maps import Temperature
+from veracal.calibration import Gap, PrivateTemperature, Temperature, TemperatureGradient
 from veracal.calibration.queries.scalars import loss_at
 from veracal.data import Scores
 from veracal.errors import BudgetError
@@ -130,7 +129,7 @@ def test_a_plan_is_opened_for_a_fit(tmp_path, rng):
 
 def test_gaps_are_queried_at_the_posterior_median_with_the_stated_shares(rng):
     source = Quick(miscalibrated(20_000, 3.0, rng), rng)
-    fitter = PrivateTemperature(micro_epsilon=1_000_000, inverses=(0.1, 10.0)).fit(source)
+    fitter = PrivateTemperature(micro_epsilon=1_000_000, temperatures=(0.1, 10.0)).fit(source)
     prices = [price for _, price, _ in source.asked]
     assert prices == [150_000, 120_000, 240_000, 490_000]
     inverses = [query.inverse for query, _, _ in source.asked[1:]]
@@ -140,12 +139,12 @@ def test_gaps_are_queried_at_the_posterior_median_with_the_stated_shares(rng):
     assert 0.1 <= fitter.map_.inverse <= 10.0
 
 
-@pytest.mark.parametrize("inverses", [(2.0, 10.0), (0.05, 0.5)])
-def test_the_range_is_kept(inverses, rng):
-    result = PrivateTemperature(epsilon=1.0, inverses=inverses)
+@pytest.mark.parametrize("temperatures", [(0.1, 0.5), (2.0, 20.0)])
+def test_the_range_is_kept(temperatures, rng):
+    result = PrivateTemperature(epsilon=1.0, temperatures=temperatures)
     result.fit(Public(miscalibrated(2_000, 1.0, rng)))
-    assert result.map_.inverse == pytest.approx(
-        min(inverses, key=lambda i: abs(math.log(i))), rel=0.02
+    assert result.map_.value == pytest.approx(
+        min(temperatures, key=lambda t: abs(math.log(t))), rel=0.02
     )
 
 
@@ -296,13 +295,13 @@ def test_steps_at_the_same_place_are_different_questions():
         ("descent", {"epsilon": 1.0}),
         ("descent", {"epsilon": 1.0, "delta": 1e-5}),
         ("descent", {"epsilon": 1.0, "delta": 1e-5, "size": 0}),
-        ("descent", {"epsilon": 1.0, "delta": 1e-5, "size": 9, "inverses": (2.0, 1.0)}),
+        ("descent", {"epsilon": 1.0, "delta": 1e-5, "size": 9, "temperatures": (2.0, 1.0)}),
         ("search", {}),
         ("search", {"epsilon": 1.0, "micro_epsilon": 5}),
-        ("search", {"epsilon": 1.0, "inverses": (2.0, 1.0)}),
-        ("search", {"epsilon": 1.0, "inverses": (0.0, 1.0)}),
-        ("search", {"epsilon": 1.0, "inverses": (1.0, 1e7)}),  # no map has it
-        ("search", {"epsilon": 1.0, "inverses": (1e-7, 1.0)}),
+        ("search", {"epsilon": 1.0, "temperatures": (2.0, 1.0)}),
+        ("search", {"epsilon": 1.0, "temperatures": (0.0, 1.0)}),
+        ("search", {"epsilon": 1.0, "temperatures": (1.0, 1e7)}),  # no map has it
+        ("search", {"epsilon": 1.0, "temperatures": (1e-7, 1.0)}),
         ("search", {"epsilon": 1.0, "level": 1.0}),
         ("search", {"micro_epsilon": 3}),
         ("bisection", {"epsilon": 1.0}),

@@ -1,4 +1,4 @@
-"""Two private temperatures: what they ask, what they cost, and how good they are."""
+"""Two private temperatures: their queries, their cost and their accuracy."""
 
 import math
 
@@ -12,11 +12,11 @@ from veracal.calibration import (
     ConfidenceWeightedGaps,
     PrivateTemperature,
     PrivateTwoTemperatures,
+    TwoTemperatures,
+    ece,
 )
-from veracal.calibration.maps import TwoTemperatures
-from veracal.calibration.metrics import ece
-from veracal.calibration.private.two_temperatures import (
-    SHARES,
+from veracal.calibration.private.temperature import (
+    TWO_SHARES,
     GapObservation,
     map_at,
     slope_matrix,
@@ -75,8 +75,8 @@ def test_it_does_no_worse_where_one_is_right(classes, rng):
 def test_it_costs_what_it_says(relation, unit):
     fitter = PrivateTwoTemperatures(epsilon=0.7, classes=4)
     cost = micro_epsilon(fitter.event(relation, unit), unit)
-    assert 700_000 - len(SHARES) <= cost <= 700_000
-    assert len(fitter.items(relation, unit)) == len(SHARES) == 6
+    assert 700_000 - len(TWO_SHARES) <= cost <= 700_000
+    assert len(fitter.items(relation, unit)) == len(TWO_SHARES) == 6
 
 
 def test_it_runs_on_every_kind_of_source(source_of, rng):
@@ -118,7 +118,7 @@ def test_it_depends_on_answers_alone(rng):
         said.append((source.asked, result.map_, result.unsure_, result.sure_))
     assert said[0] == said[1] == said[2]
     prices = [micro for _, micro, _ in source.asked]
-    assert prices == [5_000 * share for share in SHARES] and sum(prices) == 500_000
+    assert prices == [5_000 * share for share in TWO_SHARES] and sum(prices) == 500_000
 
 
 @pytest.mark.parametrize("n", [0, 1, 5])
@@ -200,8 +200,8 @@ def test_no_query_is_repeated_at_the_same_cost():
     [
         {},
         {"epsilon": 1.0, "micro_epsilon": 5},
-        {"epsilon": 1.0, "inverses": (2.0, 1.0)},
-        {"epsilon": 1.0, "inverses": (1.0, 1e7)},
+        {"epsilon": 1.0, "temperatures": (2.0, 1.0)},
+        {"epsilon": 1.0, "temperatures": (1.0, 1e7)},
         {"epsilon": 1.0, "level": 1.0},
         {"micro_epsilon": 3},
     ],

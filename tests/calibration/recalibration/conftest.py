@@ -1,4 +1,4 @@
-"""Scores that are too sure, spread over holders that pay for themselves."""
+"""Overconfident scores, divided among curators with a ledger each."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Nothing is charged in vain, nothing twice, and nothing is lost midway."""
+"""Nothing is charged in vain or twice, and nothing is lost by an interruption."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What sources elsewhere have declared decides what they are asked."""
+"""What remote sources have declared decides what they are queried for."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Figures are asked for where the budget has room for them."""
+"""Figures are measured where the budget has room for them."""
 
 import math
 from dataclasses import replace
@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
+from veracal import calibration
 from veracal.accounting import Budget, Unit
-from veracal.calibration import metrics, recalibrate
+from veracal.calibration import recalibrate
 from veracal.calibration.recalibration.sources import SourceProfile, measure_share
 
 
@@ -69,7 +70,7 @@ def test_no_figures_unless_requested(holders):
 def test_figures_are_those_of_the_records(holders, scores):
     result = recalibrate(holders(1, Budget(90.0))[0], epsilon=90.0, measure=0.25)
     for side, these in ((result.before, scores), (result.after, result.transform(scores))):
-        assert side.accuracy.value == pytest.approx(metrics.accuracy(these), abs=0.002)
-        assert side.ece.value == pytest.approx(metrics.ece(these), abs=0.005)
+        assert side.accuracy.value == pytest.approx(calibration.accuracy(these), abs=0.002)
+        assert side.ece.value == pytest.approx(calibration.ece(these), abs=0.005)
     assert result.before.ece.value > 0.1 > 0.05 > result.after.ece.value
     assert result.temperature.low < FACTOR < result.temperature.high

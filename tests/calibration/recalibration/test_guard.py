@@ -1,4 +1,4 @@
-"""A map is kept only where it helps, and what is promised does not depend on that."""
+"""A map is kept only where it helps, at a cost that does not depend on the decision."""
 
 import math
 from dataclasses import replace
@@ -8,16 +8,17 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from tests.calibration.recalibration.conftest import FACTOR, N, spent
+from veracal import calibration
 from veracal.accounting import Budget, Unit
 from veracal.calibration import (
     GuardResult,
+    Identity,
     InferredGuardResult,
     PooledTemperature,
+    Temperature,
     infer_guard,
-    metrics,
     recalibrate,
 )
-from veracal.calibration.maps import Identity, Temperature
 from veracal.calibration.recalibration.sources import SourceProfile, guard_share
 from veracal.queries import Public
 
@@ -28,7 +29,7 @@ def test_a_method_that_infers_whether_its_map_helps_pays_for_no_guard(holders, s
     assert isinstance(result.guard, InferredGuardResult) and result.guard.kept
     assert 0.95 <= result.guard.probability <= 1 and "Brier gain of a map" not in result.text()
     assert result.to_json()["guard"]["kind"] == "inferred"
-    assert metrics.ece(result.transform(scores)) < metrics.ece(scores) / 2
+    assert calibration.ece(result.transform(scores)) < calibration.ece(scores) / 2
     queried = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2, guard=0.1)
     assert isinstance(queried.guard, GuardResult) and queried.budget.guard == 200_000
     alone = recalibrate(holders(5, Budget(2.0)), epsilon=2.0, classes=2, guard=None)

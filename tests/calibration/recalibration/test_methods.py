@@ -1,17 +1,17 @@
-"""Every method by name, private and not, and fitters of one's own."""
+"""Every method by name, private and not, and custom fitters."""
 
 import pytest
 
 from tests.calibration.recalibration.conftest import N, spent
+from veracal import calibration
 from veracal.accounting import Budget
 from veracal.calibration import (
+    Identity,
     IsotonicCalibration,
     PlattScaling,
     PrivateTemperature,
-    metrics,
     recalibrate,
 )
-from veracal.calibration.maps import Identity
 from veracal.calibration.methods import METHODS, method_names
 
 GAUSSIAN = {"delta": 1e-6, "size": N, "classes": 2}
@@ -51,9 +51,9 @@ def test_methods_with_gaussian_noise_keep_the_total_with_everything_beside_them(
 def test_every_method_without_privacy(scores, name):
     result = recalibrate(scores, name, private=False)
     assert not result.private and result.statement is None
-    assert metrics.ece(result.transform(scores)) < metrics.ece(scores) / 2
+    assert calibration.ece(result.transform(scores)) < calibration.ece(scores) / 2
     assert result.after.ece.value == pytest.approx(
-        metrics.ece(result.transform(scores)), abs=1e-4
+        calibration.ece(result.transform(scores)), abs=1e-4
     )
 
 
@@ -69,7 +69,7 @@ def test_public_records_are_read_directly_where_asking_takes_a_delta(scores):
 
 def test_a_fitter_of_ones_own_is_used_but_for_its_price(holders):
     sources = holders(2)
-    own = PrivateTemperature(epsilon=77.0, inverses=(0.1, 0.2))
+    own = PrivateTemperature(epsilon=77.0, temperatures=(5.0, 10.0))
     result = recalibrate(sources, own, epsilon=0.5)
     assert result.method == "PrivateTemperature" and 5 <= result.temperature.value <= 10
     assert spent(sources) == pytest.approx([0.5, 0.5], abs=1e-5)

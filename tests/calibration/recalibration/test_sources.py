@@ -1,12 +1,13 @@
-"""One call for one source and for many: the same words, one budget, one statement."""
+"""One call for one source and for many: one budget, one statement."""
 
 import re
 
 import pytest
 
 from tests.calibration.recalibration.conftest import FACTOR, spent
+from veracal import calibration
 from veracal.accounting import Budget
-from veracal.calibration import Recalibration, metrics, recalibrate
+from veracal.calibration import Recalibration, recalibrate
 from veracal.calibration.methods import method_names
 from veracal.ledger import open_ledger
 from veracal.queries import Curator, Pool, Public
@@ -91,7 +92,7 @@ def test_public_scores_are_marked(scores, public):
     result = recalibrate(source, "temperature", private=public)
     assert not result.private and result.statement is None and result.guard.kept
     assert "NOT private" in result.text() and result.to_json()["private"] is False
-    assert result.before.ece.value == pytest.approx(metrics.ece(scores), abs=1e-5)
+    assert result.before.ece.value == pytest.approx(calibration.ece(scores), abs=1e-5)
     assert result.temperature.value == pytest.approx(FACTOR, rel=0.1)
 
 

@@ -1,4 +1,4 @@
-"""What the result tells a person, and what it is as JSON."""
+"""The result as text and as JSON."""
 
 import json
 from dataclasses import replace
@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from veracal.accounting import Budget, Unit
-from veracal.calibration import recalibrate
-from veracal.calibration.maps import from_json
+from veracal.calibration import from_json, recalibrate
 
 
 def test_the_result_goes_through_json(holders):

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from veracal.calibration import BinnedGap, CorrectTotal, CorrectWrong, Gap
+from veracal.calibration import BinnedGap, CorrectTotal, CorrectWrong, Gap, Temperature
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Temperature
 from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import MappedQuery
 from veracal.federation.coordinator.remote import claimed_records, noise_bound, too_large

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from veracal.artifact import PrivateClassifier
-from veracal.calibration.maps import Temperature
+from veracal.calibration import Temperature
 from veracal.errors import DataError
 from veracal.federation.protocol.terms import model_hash
 from veracal.training import OutputPerturbation

@@ -6,25 +6,23 @@ import pytest
 from tests.federation.protocol.example_terms import terms
 from veracal.calibration import (
     AbsoluteGaps,
+    Binned,
     BinnedGap,
     BrierGain,
     CorrectTotal,
     CorrectWrong,
     Gap,
+    Identity,
     LossAt,
     ParameterGrid,
+    Platt,
     PlattCurvature,
     PlattEquations,
-)
-from veracal.calibration.bins import Bins
-from veracal.calibration.maps import (
-    Binned,
-    Identity,
-    Platt,
     Temperature,
     TwoTemperatures,
     UniformMixing,
 )
+from veracal.calibration.bins import Bins
 from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import MappedQuery, on_mapped_scores
 from veracal.data import Scores

@@ -1,4 +1,4 @@
-"""What every engine keeps, whatever it runs again."""
+"""The contract of audit engines."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 
 from veracal._types import Floats
-from veracal.multiplicity.engines import AuditEngine
+from veracal.multiplicity import AuditEngine
 from veracal.multiplicity.engines.base import Seed
 
 SEED = Seed.from_random_state(5)

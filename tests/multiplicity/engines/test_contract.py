@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.multiplicity.engines.contract import check_alone_and_together, check_engine
-from veracal.multiplicity.engines import AuditEngine
+from veracal.multiplicity import AuditEngine
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""The engine of descents runs what one fit after another would."""
+"""The DP-SGD engine has the distribution of single fits."""
 
 from contextlib import nullcontext
 from functools import partial

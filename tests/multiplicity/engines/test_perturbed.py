@@ -1,4 +1,4 @@
-"""Engines of perturbed models have the law of one fit after another."""
+"""The perturbation engines have the distribution of single fits."""
 
 from contextlib import contextmanager
 from dataclasses import replace

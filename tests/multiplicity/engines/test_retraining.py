@@ -1,4 +1,4 @@
-"""Any training, run again: the scores are the model's own, and a run is known by its number."""
+"""Retraining: the scores are the model's own, and a run is known by its number."""
 
 import json
 from functools import partial

@@ -7,36 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps.base import CalibrationMap, Identity
-from veracal.calibration.maps.nonparametric import Binned, Isotonic
-from veracal.calibration.maps.parametric import (
-    Beta,
-    Platt,
-    Temperature,
-    TwoTemperatures,
-    UniformMixing,
-)
+from veracal.calibration.maps import base, nonparametric, parametric
+from veracal.calibration.maps.base import CalibrationMap
 from veracal.data import Limits, open_file, parse_json, write_new_text
 from veracal.errors import DataError
 
-__all__ = [
-    "Beta",
-    "Binned",
-    "CalibrationMap",
-    "Identity",
-    "Isotonic",
-    "Platt",
-    "Temperature",
-    "TwoTemperatures",
-    "UniformMixing",
-    "from_json",
-    "load_map",
-    "save_map",
-]
-
 _LIMITS = Limits(file_bytes=128 * 2**20)  # four million numbers take about 80 MiB
-# Evaluated here, so that it holds the maps imported above and no user's subclass.
-_KINDS = {kind.kind: kind for kind in CalibrationMap.__subclasses__()}
+_KINDS = {  # the maps of these modules, and no user's subclass
+    kind.kind: kind
+    for module in (base, nonparametric, parametric)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, CalibrationMap) and hasattr(kind, "kind")
+}
 
 
 def from_json(data: Mapping[str, Any], where: str = "map") -> CalibrationMap:
@@ -51,7 +33,7 @@ def from_json(data: Mapping[str, Any], where: str = "map") -> CalibrationMap:
 
     Examples
     --------
-    >>> from_json(Temperature(0.5).to_json())
+    >>> from_json({"kind": "temperature", "version": 1, "inverse": 0.5})
     Temperature(inverse=0.5)
     """
     kind = data.get("kind") if isinstance(data, Mapping) else None

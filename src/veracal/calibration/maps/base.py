@@ -77,7 +77,7 @@ class CalibrationMap(ABC):
         # Through the constructor: unpickled arrays are read-only again.
         return type(self), tuple(getattr(self, known.name) for known in fields(self))
 
-    def _set_checked(
+    def _set_field(
         self, name: str, *dimensions: int, low: float = -LARGEST, high: float = LARGEST
     ) -> None:
         """Replace a field by a read-only array of checked numbers, or by a float."""

@@ -60,7 +60,7 @@ class Binned(CalibrationMap):
     def __post_init__(self) -> None:
         if not isinstance(self.bins, Bins):
             raise ValueError(f"Expected bins to be Bins, got bins={self.bins!r}.")
-        self._set_checked("accuracies", 1, low=0.0, high=1.0)
+        self._set_field("accuracies", 1, low=0.0, high=1.0)
         if len(self.accuracies) != self.bins.count:
             raise ValueError(
                 f"Expected {self.bins.count} accuracies, one a bin, got {len(self.accuracies)}."
@@ -68,10 +68,10 @@ class Binned(CalibrationMap):
 
     def _map_scores(self, scores: Scores) -> Scores:
         accuracies = self.accuracies[self.bins.of(scores.confidence)]
-        return from_probabilities(scores, with_confidence(scores, accuracies))
+        return from_probabilities(scores, set_confidence(scores, accuracies))
 
 
-def with_confidence(scores: Scores, confidence: Floats) -> Floats:
+def set_confidence(scores: Scores, confidence: Floats) -> Floats:
     r"""Probabilities in which the predicted class has a given confidence.
 
     The others keep their proportions, or share equally if they are all 0. A predicted class
@@ -156,7 +156,7 @@ class Isotonic(CalibrationMap):
     def _map_scores(self, scores: Scores) -> Scores:
         if self.form == "top-label":
             confidence = np.interp(scores.confidence, self.inputs[0], self.outputs[0])
-            return from_probabilities(scores, with_confidence(scores, confidence))
+            return from_probabilities(scores, set_confidence(scores, confidence))
         check_width(scores, max(2, len(self.inputs)), self.kind)
         columns = scores.probabilities.T[-len(self.inputs) :]
         curves = zip(columns, self.inputs, self.outputs, strict=True)

@@ -56,7 +56,7 @@ class Temperature(CalibrationMap):
     kind: ClassVar[str] = "temperature"
 
     def __post_init__(self) -> None:
-        self._set_checked("inverse", 0, low=LEAST_INVERSE, high=MOST_INVERSE)
+        self._set_field("inverse", 0, low=LEAST_INVERSE, high=MOST_INVERSE)
 
     @property
     def value(self) -> float:
@@ -66,10 +66,10 @@ class Temperature(CalibrationMap):
     def _map_scores(self, scores: Scores) -> Scores:
         with np.errstate(over="ignore"):  # overflowing logits are clipped
             logits = scores.logits.astype(np.float64) * self.inverse
-        return same_predictions(from_logits(scores, logits), scores)
+        return restore_predictions(from_logits(scores, logits), scores)
 
 
-def same_predictions(mapped: Scores, given: Scores) -> Scores:
+def restore_predictions(mapped: Scores, given: Scores) -> Scores:
     """Mapped scores with the original predictions, where rounding produced ties."""
     rows = np.flatnonzero(mapped.predictions != given.predictions)
     if not len(rows):
@@ -126,7 +126,7 @@ class TwoTemperatures(CalibrationMap):
 
     def __post_init__(self) -> None:
         for name in ("unsure", "sure", "at"):
-            self._set_checked(name, 0, low=LEAST_INVERSE, high=MOST_INVERSE)
+            self._set_field(name, 0, low=LEAST_INVERSE, high=MOST_INVERSE)
         if abs(math.log(self.sure / self.unsure)) > STEEPEST + 1e-9:
             raise ValueError(
                 f"Expected neither inverse temperature above e^{STEEPEST:g} times the other, "
@@ -137,7 +137,7 @@ class TwoTemperatures(CalibrationMap):
         logits = scores.logits.astype(np.float64)
         with np.errstate(over="ignore"):  # overflowing logits are clipped
             logits *= self.inverses(row_confidence(logits, self.at))[:, None]
-        return same_predictions(from_logits(scores, logits), scores)
+        return restore_predictions(from_logits(scores, logits), scores)
 
     def inverses(self, confidences: Floats) -> Floats:
         """Inverse temperature at one or several confidences."""
@@ -198,8 +198,8 @@ class Platt(CalibrationMap):
     kind: ClassVar[str] = "platt"
 
     def __post_init__(self) -> None:
-        self._set_checked("weights", 0, 1, 2)
-        self._set_checked("bias", 1)
+        self._set_field("weights", 0, 1, 2)
+        self._set_field("bias", 1)
         shape, k = np.shape(self.weights), len(self.bias)
         if shape != (k,) * len(shape) or k < 2:
             raise ValueError(
@@ -227,11 +227,11 @@ class Platt(CalibrationMap):
 
     def _map_scores(self, scores: Scores) -> Scores:
         self.check(scores)
-        z = readable_logits(scores)
-        return from_logits(scores, weighted(z, self.weights) + self.bias)
+        z = finite_logits(scores)
+        return from_logits(scores, multiply_rows(z, self.weights) + self.bias)
 
 
-def weighted(z: Floats, weights: Floats | float) -> Floats:
+def multiply_rows(z: Floats, weights: Floats | float) -> Floats:
     r"""Product of rows and weights: :math:`wz`, :math:`w \circ z` or :math:`Wz`.
 
     Parameters
@@ -262,7 +262,7 @@ def weighted(z: Floats, weights: Floats | float) -> Floats:
     return result
 
 
-def readable_logits(scores: Scores) -> Floats:
+def finite_logits(scores: Scores) -> Floats:
     r"""Finite logits within ±1e200 that can be multiplied and added.
 
     Those of probabilities are at least :math:`\log 2^{-52}`.
@@ -313,8 +313,8 @@ class UniformMixing(CalibrationMap):
     kind: ClassVar[str] = "uniform mixing"
 
     def __post_init__(self) -> None:
-        self._set_checked("inverse", 0, low=LEAST_INVERSE, high=MOST_INVERSE)
-        self._set_checked("uniform_weight", 0, low=0.0, high=MAX_UNIFORM_WEIGHT)
+        self._set_field("inverse", 0, low=LEAST_INVERSE, high=MOST_INVERSE)
+        self._set_field("uniform_weight", 0, low=0.0, high=MAX_UNIFORM_WEIGHT)
 
     @property
     def value(self) -> float:
@@ -328,7 +328,7 @@ class UniformMixing(CalibrationMap):
         powers = np.exp(below)
         tempered = powers / powers.sum(axis=1, keepdims=True)
         mixed = (1 - self.uniform_weight) * tempered + self.uniform_weight / scores.n_classes
-        return same_predictions(from_probabilities(scores, mixed), scores)
+        return restore_predictions(from_probabilities(scores, mixed), scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,9 +364,9 @@ class Beta(CalibrationMap):
     kind: ClassVar[str] = "beta"
 
     def __post_init__(self) -> None:
-        self._set_checked("a", 1, low=0.0)
-        self._set_checked("b", 1, low=0.0)
-        self._set_checked("c", 1)
+        self._set_field("a", 1, low=0.0)
+        self._set_field("b", 1, low=0.0)
+        self._set_field("c", 1)
         if not len(self.a) == len(self.b) == len(self.c) or len(self.a) == 2:
             raise ValueError(
                 "Expected a, b and c of one length, 1 for two classes and k for k >= 3, got "
@@ -375,12 +375,12 @@ class Beta(CalibrationMap):
 
     def _map_scores(self, scores: Scores) -> Scores:
         check_width(scores, max(2, len(self.a)), self.kind)
-        log_p, log_rest = log_parts(scores)
+        log_p, log_rest = log_p_and_rest(scores)
         log_odds = self.a * log_p - self.b * log_rest + self.c
         return from_probabilities(scores, normalize_rows(expit(log_odds)))
 
 
-def log_parts(scores: Scores) -> tuple[Floats, Floats]:
+def log_p_and_rest(scores: Scores) -> tuple[Floats, Floats]:
     r"""Return :math:`\log p`, :math:`\log (1 - p)` of shape (n, 1) for two classes or (n, k).
 
     Neither is below :math:`\log 2^{-52}`.

@@ -155,26 +155,26 @@ class Draws(Scores):
         rows = row_numbers(index, len(self))
         return super().take(rows)._changed(rows=self.rows[rows], _indexed={})
 
-    def relabeled(self, labels: Ints) -> Self:
+    def relabel(self, labels: Ints) -> Self:
         """The same rows with other labels, as class indices."""
         return self._changed(labels=labels)
 
     @property
     def probabilities(self) -> Floats:
         """Probabilities of shape (n, k)."""
-        return self.cached(PROBABILITIES)
+        return self.summarize(PROBABILITIES)
 
     @property
     def log_probabilities(self) -> Floats:
         """Logarithms of the probabilities."""
-        return self.cached(_LOG_PROBABILITIES)
+        return self.summarize(_LOG_PROBABILITIES)
 
     @property
     def predictions(self) -> Ints:
         """Index of the largest value of each row; ties go to the first."""
-        return self.cached(_PREDICTIONS)
+        return self.summarize(_PREDICTIONS)
 
-    def cached(self, summary: Summary, *, coded: bool = False) -> Array:
+    def summarize(self, summary: Summary, *, coded: bool = False) -> Array:
         """A row-wise summary at these rows, computed once; optionally as codes."""
         key = summary, coded
         if key not in self._summaries:
@@ -191,7 +191,7 @@ def sortable(scores: Scores, summary: Summary, values: Array | None = None) -> A
     Pass ``values`` if the summary is already computed.
     """
     if isinstance(scores, Draws):
-        return scores.cached(summary, coded=True)
+        return scores.summarize(summary, coded=True)
     return summary(scores) if values is None else values
 
 
@@ -216,7 +216,7 @@ def top_label_blocks(scores: Scores) -> Iterator[Outcomes]:
     The results equal ``scores.confidence`` and ``scores.correct``; ties go to the first class.
     """
     if isinstance(scores, Draws):
-        yield Outcomes(scores.cached(confidence_column)[:, 0], scores.correct)
+        yield Outcomes(scores.summarize(confidence_column)[:, 0], scores.correct)
         return
     labels, values, k = scores.known_labels, scores.values, scores.n_classes
     rows = max(1, min(_BYTES // (k * values.itemsize), len(scores)))

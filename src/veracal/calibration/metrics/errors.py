@@ -242,7 +242,7 @@ def sce(scores: Scores, bins: int = 15) -> float:
     rows = max(_CLASSWISE_CELLS, size) // k
     for start in range(0, len(scores), rows):
         part = scores.take(np.arange(start, min(start + rows, len(scores))))
-        index = part.cached(cells) if isinstance(part, Draws) else cells(part)
+        index = part.summarize(cells) if isinstance(part, Draws) else cells(part)
         gaps = part.probabilities.astype(np.float64)
         gaps[np.arange(len(part)), part.known_labels] -= 1
         sums, lost = two_sum(sums, sums_by(index.ravel(), gaps.ravel(), size))

@@ -1,7 +1,7 @@
 """Private histogram binning."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,6 @@ from veracal.calibration.private.estimates import noisy_values, share_estimate
 from veracal.calibration.private.session import (
     PrivateFitter,
     QuerySession,
-    check_level,
     micro_epsilon_of,
 )
 from veracal.calibration.queries.binned import CorrectTotal, CorrectWrong
@@ -25,6 +24,7 @@ FORMS = "correct-wrong", "correct-total"
 _STEPS = 2.0**20  # grid steps of an accuracy between 0 and 1
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateBinning(PrivateFitter):
     r"""Histogram binning of the top label from noisy counts of predictions.
 
@@ -62,22 +62,13 @@ class PrivateBinning(PrivateFitter):
     of the paper. Its cost is :meth:`event`, known before a record is read.
     """
 
-    covers = "the accuracies of all bins and the counts used for them"
+    epsilon: float | None = None
+    micro_epsilon: int | None = None
+    bins: int = 15
+    form: Form = "correct-wrong"
+    level: float = 0.95
 
-    def __init__(
-        self,
-        *,
-        epsilon: float | None = None,
-        micro_epsilon: int | None = None,
-        bins: int = 15,
-        form: Form = "correct-wrong",
-        level: float = 0.95,
-    ) -> None:
-        self.epsilon = epsilon
-        self.micro_epsilon = micro_epsilon
-        self.bins = bins
-        self.form = form
-        self.level = level
+    covers = "the accuracies of all bins and the counts used for them"
 
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Binned:
         release = session.ask(queries[0], "counts")
@@ -86,10 +77,11 @@ class PrivateBinning(PrivateFitter):
         values = noisy_values(release)
         pairs = list(zip(values[0::2], values[1::2], strict=True))
         if self.form == "correct-total":
-            accuracies, known = bin_shares(first, second, std, bins)
+            accuracies, known = bin_accuracies(first, second, std, bins)
             pairs = [(correct, total.minus(correct)) for correct, total in pairs]
         else:
-            accuracies, known = bin_accuracies(first, second, std, bins)
+            total_std = float(np.sqrt(2)) * std
+            accuracies, known = bin_accuracies(first, first + second, total_std, bins)
         self.fallbacks_ = int((~known).sum())
         self.accuracies_ = []
         for (correct, wrong), share, is_known in zip(pairs, accuracies, known, strict=True):
@@ -104,28 +96,13 @@ class PrivateBinning(PrivateFitter):
 
     def _queries(self) -> list[QueryRequest]:
         _checks.one_of(FORMS, form=self.form)
-        check_level(self.level)
+        _checks.open_fraction(level=self.level)
         query = CorrectTotal if self.form == "correct-total" else CorrectWrong
         total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
         return [QueryRequest(query(Bins(self.bins)), total)]
 
 
 def bin_accuracies(
-    correct: Floats, wrong: Floats, noise_std: float, bins: Bins
-) -> tuple[Floats, Bools]:
-    """Accuracy of each bin from correct and wrong predictions, and whether it is known.
-
-    Parameters
-    ----------
-    correct, wrong : arrays of shape (..., bins)
-        Noisy counts, which may be negative.
-    noise_std : float
-        Standard deviation of the noise of each count.
-    """
-    return bin_shares(correct, correct + wrong, float(np.sqrt(2)) * noise_std, bins)
-
-
-def bin_shares(
     correct: Floats, total: Floats, total_std: float, bins: Bins
 ) -> tuple[Floats, Bools]:
     """Accuracy of each bin from correct and all predictions, and whether it is known.

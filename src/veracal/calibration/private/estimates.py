@@ -198,9 +198,6 @@ def single_answers(answer: Release) -> list[Release]:
     return [one for part in answer.parts if part is not None for one in single_answers(part)]
 
 
-Spread = Callable[[float, float, float], float]
-
-
 def count_estimate(correct: NoisyValue, wrong: NoisyValue, level: float) -> Estimate:
     """Number of records, with an interval for the noise alone."""
     low, high = _sum_interval(correct, wrong, 1 - level)
@@ -228,13 +225,13 @@ def mean_estimate(
     level: float,
     *,
     most: float,
-    spread: Spread | None = None,
+    spread: Callable[[float, float, float], float] | None = None,
 ) -> Estimate:
     r"""Noisy total divided by the noisy number of records.
 
     Parameters
     ----------
-    correct, wrong : Noisy
+    correct, wrong : NoisyValue
         Counts whose sum is the number of records.
     most : float
         The figure lies in [0, most].

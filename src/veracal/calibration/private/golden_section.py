@@ -41,7 +41,7 @@ half-width of the difference, and vice versa. All half-widths hold together by a
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -57,7 +57,6 @@ from veracal.calibration.private.root_posterior import TemperatureGrid
 from veracal.calibration.private.session import (
     PrivateFitter,
     QuerySession,
-    check_level,
     divide_epsilon,
     micro_epsilon_of,
     unit_of,
@@ -346,6 +345,7 @@ class GoldenEvaluation:
     noise_std: float  # standard deviation of the noise of each sum in it
 
 
+@dataclass(eq=False, repr=False)
 class GoldenTemperature(PrivateFitter):
     r"""A temperature by golden-section search on noisy answers (Luo et al. 2020, corrected).
 
@@ -414,44 +414,27 @@ class GoldenTemperature(PrivateFitter):
     --------
     >>> from veracal.data import Scores
     >>> from veracal.queries import Public
-    >>> rng = np.random.default_rng(0)
-    >>> p = rng.uniform(0.5, 1, size=4_000)
-    >>> labels = (rng.uniform(size=4_000) < p).astype(int)
-    >>> overconfident = Scores.from_logits(3 * np.log(p / (1 - p)), labels)
-    >>> found = GoldenTemperature(epsilon=1.0).fit(Public(overconfident))
-    >>> round(found.map_.value), len(found.evaluations_), found.private_
-    (3, 6, False)
+    >>> overconfident = Scores.from_probabilities([0.9] * 4_000, [1, 1, 1, 0] * 1_000)
+    >>> fitter = GoldenTemperature(epsilon=1.0).fit(Public(overconfident))
+    >>> round(fitter.map_.value), len(fitter.evaluations_), fitter.private_
+    (2, 6, False)
     """
+
+    objective: GoldenObjective = "accuracy"
+    _: KW_ONLY
+    epsilon: float | None = None
+    micro_epsilon: int | None = None
+    temperatures: tuple[float, float] = (0.5, 6.0)
+    reductions: int = 5
+    bins: int = 15
+    clamp: float = 10.0
+    centered: bool = True
+    classes: int | None = None
+    size: int | None = None
+    level: float = 0.95
 
     covers = "the temperature and all answers used to fit it"
     keeps_predictions = True
-
-    def __init__(
-        self,
-        objective: GoldenObjective = "accuracy",
-        *,
-        epsilon: float | None = None,
-        micro_epsilon: int | None = None,
-        temperatures: tuple[float, float] = (0.5, 6.0),
-        reductions: int = 5,
-        bins: int = 15,
-        clamp: float = 10.0,
-        centered: bool = True,
-        classes: int | None = None,
-        size: int | None = None,
-        level: float = 0.95,
-    ) -> None:
-        self.objective = objective
-        self.epsilon = epsilon
-        self.micro_epsilon = micro_epsilon
-        self.temperatures = temperatures
-        self.reductions = reductions
-        self.bins = bins
-        self.clamp = clamp
-        self.centered = centered
-        self.classes = classes
-        self.size = size
-        self.level = level
 
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Temperature:
         grid, inverses = TemperatureGrid(*self.temperatures), list[float]()
@@ -498,7 +481,7 @@ class GoldenTemperature(PrivateFitter):
         TemperatureGrid.between(self.temperatures)
         if self.size is not None:
             _checks.whole(size=self.size)
-        check_level(self.level)
+        _checks.open_fraction(level=self.level)
         total = micro_epsilon_of(self.epsilon, self.micro_epsilon)
         parts = divide_epsilon(total, [1] * n_evaluations(self.reductions))
         return [QueryRequest(self._query(1.0), part) for part in parts]

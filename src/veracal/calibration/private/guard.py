@@ -97,7 +97,7 @@ def guard_map(
     epsilon: float | None = None,
     micro_epsilon: int | None = None,
     beta: float = 0.05,
-    records: str = "the records that were asked",
+    records: str = "the queried records",
     request: str | None = None,
 ) -> GuardResult:
     r"""Keep a map if a noisy query shows that it improves a source's records.
@@ -161,10 +161,8 @@ class InferredGuardResult:
 
     Attributes
     ----------
-    map : CalibrationMap
-        The map to use.
-    kept : bool
-        Whether ``map`` is the fitted map.
+    map, kept
+        As of :class:`GuardResult`.
     probability : float
         Posterior probability that the map improves calibration, under the model of the search.
     beta : float

@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from veracal import _checks
-from veracal._types import Frozen
-from veracal.accounting import Event, Relation, Statement, Unit, format_up
+from veracal.accounting import Statement, Unit, format_up
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.estimates import (
     NoisyAbsolute,
@@ -20,14 +19,12 @@ from veracal.calibration.private.estimates import (
     share_estimate,
 )
 from veracal.calibration.private.session import (
+    PlannedQueries,
     QuerySession,
-    check_level,
     combined_statement,
-    compose,
-    divide_epsilon,
+    divide_over_queries,
     ledger_total_of,
     micro_epsilon_of,
-    plan_items,
     unit_of,
 )
 from veracal.calibration.queries.binned import (
@@ -38,7 +35,6 @@ from veracal.calibration.queries.binned import (
     Groups,
 )
 from veracal.data import Estimate
-from veracal.ledger import Item
 from veracal.queries import Brier, MultiSource, Query, QueryRequest, Release, Source
 
 Figure = Literal["accuracy", "ece", "brier", "curve"]
@@ -47,7 +43,7 @@ QUERIES = ("counts", "ece", "gaps", "bins", "brier")
 
 
 @dataclass(frozen=True)
-class MeasurementPlan:
+class MeasurementPlan(PlannedQueries):
     """Queries of a private measurement, fixed before the first of them.
 
     Attributes
@@ -73,18 +69,8 @@ class MeasurementPlan:
         """Cost of all answers for each privacy unit, in millionths of epsilon."""
         return sum(query.micro_epsilon or 0 for query in self.queries.values())
 
-    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
-        """Cost of the measurement, known before any record is read."""
-        return compose(query.event(relation, unit) for query in self.queries.values())
-
-    def items(
-        self,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        partition: str | None = None,
-    ) -> list[Item]:
-        """Ledger items of this measurement."""
-        return plan_items(self.queries.values(), relation, unit, partition)
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        return [(request, 1) for request in self.queries.values()]
 
     def text(self) -> str:
         """The division of the budget in words."""
@@ -151,12 +137,7 @@ def plan_measurement(
             brier = Brier() if within is None else BrierByGroup(within)
             shares["brier" + suffix] = brier, 2
     total = micro_epsilon_of(epsilon, micro_epsilon)
-    costs = divide_epsilon(total, [share for _, share in shares.values()])
-    queries = {
-        name: QueryRequest(query, cost)
-        for (name, (query, _)), cost in zip(shares.items(), costs, strict=True)
-    }
-    return MeasurementPlan(chosen, edges, groups, by_bins, Frozen(queries))
+    return MeasurementPlan(chosen, edges, groups, by_bins, divide_over_queries(total, shares))
 
 
 _GAUSSIAN = 2 / math.pi  # squared mean absolute value of a standard Gaussian
@@ -225,7 +206,7 @@ def private_figures(
 
     Parameters
     ----------
-    answers : mapping of str to list of Noisy
+    answers : mapping of str to list of NoisyValue
         Noisy values by the names of the plan.
     """
     correct, wrong = answers["counts"]
@@ -409,7 +390,7 @@ def measure_private(
     Brier score). Numbers of records and of group members are noisy. No figure is NaN, whatever
     the noise: see :mod:`veracal.calibration.private.estimates`.
     """
-    check_level(level)
+    _checks.open_fraction(level=level)
     plan = plan_measurement(
         epsilon=epsilon,
         micro_epsilon=micro_epsilon,

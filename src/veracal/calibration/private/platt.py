@@ -9,7 +9,7 @@ uncorrelated, and both have similar curvature, so that one noisy curvature deter
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from typing import Literal
 
@@ -35,7 +35,6 @@ from veracal.calibration.private.root_posterior import FINEST, TemperatureGrid
 from veracal.calibration.private.session import (
     DescentFitter,
     QuerySession,
-    check_level,
     micro_epsilon_of,
 )
 from veracal.calibration.private.temperature import search_root
@@ -348,6 +347,7 @@ def _record_count(session: QuerySession, size: float | None) -> float:
     return max(float(sum(counts.values)), math.sqrt(2) * counts.noise_std, 1.0)
 
 
+@dataclass(eq=False, repr=False)
 class PrivatePlatt(DescentFitter):
     r"""An affine map of logits, fitted to noisy answers of a source.
 
@@ -418,40 +418,23 @@ class PrivatePlatt(DescentFitter):
     number of *their* records (or by their share of the declared number).
     """
 
-    covers = "the Platt map and all answers used to fit it"
+    form: Form = "vector"
+    _: KW_ONLY
+    method: Method = "equations"
+    epsilon: float | None = None
+    micro_epsilon: int | None = None
+    delta: float | None = None
+    classes: int | None = None
+    size: int | None = None
+    steps: int | None = None
+    grid: ParameterGrid | None = None
+    clip: float = 10.0
+    learning_rate: float = 0.1
+    level: float = 0.95
+    reads: Literal["logits", "probabilities"] | None = None
+    temperatures: tuple[float, float] | None = None
 
-    def __init__(
-        self,
-        form: Form = "vector",
-        *,
-        method: Method = "equations",
-        epsilon: float | None = None,
-        micro_epsilon: int | None = None,
-        delta: float | None = None,
-        classes: int | None = None,
-        size: int | None = None,
-        steps: int | None = None,
-        grid: ParameterGrid | None = None,
-        clip: float = 10.0,
-        learning_rate: float = 0.1,
-        level: float = 0.95,
-        reads: Literal["logits", "probabilities"] | None = None,
-        temperatures: tuple[float, float] | None = None,
-    ) -> None:
-        self.form = form
-        self.method = method
-        self.epsilon = epsilon
-        self.micro_epsilon = micro_epsilon
-        self.delta = delta
-        self.classes = classes
-        self.size = size
-        self.steps = steps
-        self.grid = grid
-        self.clip = clip
-        self.learning_rate = learning_rate
-        self.level = level
-        self.reads = reads
-        self.temperatures = temperatures
+    covers = "the Platt map and all answers used to fit it"
 
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> Platt:
         if self.method == "equations":
@@ -478,12 +461,12 @@ class PrivatePlatt(DescentFitter):
 
     def _check_settings(self) -> None:
         _checks.one_of(("equations", "descent"), method=self.method)
-        check_level(self.level)
+        _checks.open_fraction(level=self.level)
 
-    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         self._check_settings()
         if self.method == "descent":
-            return super()._planned(unit)
+            return super()._plan(unit)
         queries = self._solver_queries()
         return queries.requests(_noise(queries, unit))
 

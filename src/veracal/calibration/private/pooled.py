@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -27,7 +27,6 @@ from veracal.calibration.private.root_posterior import (
 from veracal.calibration.private.session import (
     PrivateFitter,
     QuerySession,
-    check_level,
     micro_epsilon_of,
 )
 from veracal.calibration.private.temperature import search_queries
@@ -41,6 +40,7 @@ WIDE = 3.0  # spread of the nearly flat prior that intervals use
 _MIN_SLOPE = 0.02  # smallest slope of the mean confidence
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PooledTemperature(PrivateFitter):
     r"""A temperature from two rounds of noisy gaps, for records at many sources.
 
@@ -96,36 +96,22 @@ class PooledTemperature(PrivateFitter):
     --------
     >>> from veracal.data import Scores
     >>> from veracal.queries import Pool, Public
-    >>> rng = np.random.default_rng(0)
-    >>> p = rng.uniform(0.5, 1, size=4_000)
-    >>> labels = (rng.uniform(size=4_000) < p).astype(int)
-    >>> logits = 3 * np.log(p / (1 - p))
-    >>> halves = [Scores.from_logits(logits[i::2], labels[i::2]) for i in (0, 1)]
-    >>> fitter = PooledTemperature(epsilon=1.0).fit(Pool([Public(half) for half in halves]))
+    >>> half = Scores.from_probabilities([0.9] * 2_000, [1, 1, 1, 0] * 500)
+    >>> fitter = PooledTemperature(epsilon=1.0).fit(Pool([Public(half), Public(half)]))
     >>> round(fitter.map_.value), fitter.n_answered_, fitter.private_
-    (3, 2, False)
+    (2, 2, False)
     """
+
+    epsilon: float | None = None
+    micro_epsilon: int | None = None
+    temperatures: tuple[float, float] = (0.5, 6.0)
+    classes: int | None = None
+    shares: tuple[int, ...] = SHARES
+    level: float = 0.95
 
     covers = "the temperature, the weight of uniform mixing, and all answers used to fit them"
     keeps_predictions = True
     infers_guard = True
-
-    def __init__(
-        self,
-        *,
-        epsilon: float | None = None,
-        micro_epsilon: int | None = None,
-        temperatures: tuple[float, float] = (0.5, 6.0),
-        classes: int | None = None,
-        shares: tuple[int, ...] = SHARES,
-        level: float = 0.95,
-    ) -> None:
-        self.epsilon = epsilon
-        self.micro_epsilon = micro_epsilon
-        self.temperatures = temperatures
-        self.classes = classes
-        self.shares = shares
-        self.level = level
 
     def _fit(self, session: QuerySession, queries: Sequence[QueryRequest]) -> CalibrationMap:
         grid = TemperatureGrid.between(self.temperatures)
@@ -178,7 +164,7 @@ class PooledTemperature(PrivateFitter):
         return Estimate(value, min(first, value), max(last, value), self.level, n)
 
     def _queries(self) -> list[QueryRequest]:
-        check_level(self.level)
+        _checks.open_fraction(level=self.level)
         if len(self.shares) < 2:
             raise ValueError(
                 f"Expected shares for the counts and one gap or more, got {self.shares!r}."

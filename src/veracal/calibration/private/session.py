@@ -12,11 +12,11 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from veracal import _checks
-from veracal._types import Floats
+from veracal._display import DisplayMixin
+from veracal._types import Floats, Frozen
 from veracal.accounting import (
     MICRO,
     RELATIONS,
@@ -138,12 +138,6 @@ def micro_epsilon_of(epsilon: float | None, micro_epsilon: int | None) -> int:
     return to_micro(epsilon)
 
 
-def check_level(level: float) -> None:
-    """Raise unless a confidence level is between 0 and 1."""
-    if not 0 < level < 1:
-        raise ValueError(f"Expected level between 0 and 1, got level={level!r}.")
-
-
 def divide_epsilon(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]:
     """Divide millionths of epsilon by shares, each rounded down.
 
@@ -162,6 +156,15 @@ def divide_epsilon(micro_epsilon: int, shares: Sequence[int]) -> tuple[int, ...]
             f"got micro_epsilon={micro_epsilon!r} for all of them. Increase it."
         )
     return parts
+
+
+def divide_over_queries(
+    micro_epsilon: int, shares: Mapping[str, tuple[Query, int]]
+) -> Mapping[str, QueryRequest]:
+    """Requests by name, which divide millionths of epsilon by the share of each query."""
+    costs = divide_epsilon(micro_epsilon, [share for _, share in shares.values()])
+    pairs = zip(shares.items(), costs, strict=True)
+    return Frozen({name: QueryRequest(query, cost) for (name, (query, _)), cost in pairs})
 
 
 def find_unaffordable(source: Any, items: Items, request: str | None = None) -> dict[Path, str]:
@@ -227,16 +230,31 @@ def compose(events: Iterable[Event]) -> Event:
     return listed[0] if len(listed) == 1 else Composed(listed)
 
 
-def plan_items(
-    queries: Iterable[QueryRequest],
-    relation: Relation,
-    unit: Unit | None,
-    partition: str | None,
-) -> list[Item]:
-    """Ledger items of several queries."""
-    return [
-        Item(query.query.name, query.event(relation, unit), 1, partition) for query in queries
-    ]
+class PlannedQueries(ABC):
+    """Queries that are fixed before the first of them, with their cost."""
+
+    @abstractmethod
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        """The queries, and how often each is made."""
+
+    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
+        """Cost of all queries, known before any record is read."""
+        planned = self._plan(unit or Unit())
+        repeats = any(times > 1 for _, times in planned)
+        events = [(request.event(relation, unit), times) for request, times in planned]
+        return compose(Repeated(event, times) if repeats else event for event, times in events)
+
+    def items(
+        self,
+        relation: Relation = "add-remove",
+        unit: Unit | None = None,
+        partition: str | None = None,
+    ) -> list[Item]:
+        """Ledger items of all queries."""
+        return [
+            Item(request.query.name, request.event(relation, unit), times, partition)
+            for request, times in self._plan(unit or Unit())
+        ]
 
 
 def combined_statement(
@@ -428,7 +446,7 @@ class QuerySession:
         return dropouts(self._cohort).count(None)
 
 
-class PrivateFitter(BaseEstimator, ABC):  # type: ignore[misc]
+class PrivateFitter(PlannedQueries, DisplayMixin):
     """Base class of private fitters: they query a source and never read records directly.
 
     A fitter declares its queries in :meth:`_queries`, and fits in :meth:`_fit`.
@@ -442,26 +460,6 @@ class PrivateFitter(BaseEstimator, ABC):  # type: ignore[misc]
     private_: bool
     releases_: tuple[Release, ...]
 
-    def event(self, relation: Relation = "add-remove", unit: Unit | None = None) -> Event:
-        """Cost of one fit, known before any record is read."""
-        planned = self._planned(unit or Unit())
-        repeats = any(times > 1 for _, times in planned)
-        events = [(request.event(relation, unit), times) for request, times in planned]
-        return compose(Repeated(event, times) if repeats else event for event, times in events)
-
-    def items(
-        self,
-        relation: Relation = "add-remove",
-        unit: Unit | None = None,
-        partition: str | None = None,
-    ) -> list[Item]:
-        """Ledger items of one fit."""
-        planned = self._planned(unit or Unit())
-        return [
-            Item(request.query.name, request.event(relation, unit), times, partition)
-            for request, times in planned
-        ]
-
     def fit(self, source: Source, *, request: str | None = None) -> Self:
         """Query a source and fit the map.
 
@@ -474,7 +472,7 @@ class PrivateFitter(BaseEstimator, ABC):  # type: ignore[misc]
             own id.
         """
         unit = unit_of(source)
-        queries = [query for query, times in self._planned(unit) for _ in range(times)]
+        queries = [query for query, times in self._plan(unit) for _ in range(times)]
         gaussian = any(query.noise_multiplier is not None for query in queries)
         if gaussian and not isinstance(source, GaussianSource):
             raise ValueError(
@@ -495,8 +493,7 @@ class PrivateFitter(BaseEstimator, ABC):  # type: ignore[misc]
         """The queries of a fit, at placeholder parameters."""
         raise NotImplementedError
 
-    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
-        """The queries of a fit, and how often each is made."""
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         return [(request, 1) for request in self._queries()]
 
     @abstractmethod
@@ -561,10 +558,10 @@ class DescentFitter(PrivateFitter):
     def _gradient(self, parameters: Floats, step: int) -> Query:
         """The query of one step; its sensitivity does not depend on parameters or step."""
 
-    def _planned(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
         self._check_settings()
         if self.method != "descent":
-            return super()._planned(unit)
+            return super()._plan(unit)
         if self.delta is None or self.size is None:
             raise ValueError(
                 "Expected a delta and a declared size for descent, got "

@@ -21,7 +21,7 @@ from scipy.special import softmax
 from veracal import _checks
 from veracal._types import Array, Floats, Frozen
 from veracal.calibration.maps.base import check_width, digest
-from veracal.calibration.maps.parametric import Form, Platt, readable_logits, weighted
+from veracal.calibration.maps.parametric import Form, Platt, finite_logits, multiply_rows
 from veracal.calibration.queries.scalars import check_inverse
 from veracal.data import Kind
 from veracal.queries import BinnedSum, SettingValue, VectorSum, labeled_scores
@@ -138,9 +138,11 @@ class _PlattSum(VectorSum):
         r"""Logits, and residuals :math:`\mathrm{softmax}(Wz + b) - e_y`, of shape (n, k)."""
         scores = labeled_scores(records)
         self.map.check(scores)
-        z, labels = readable_logits(scores), scores.known_labels
+        z, labels = finite_logits(scores), scores.known_labels
         with np.errstate(over="ignore", invalid="ignore"):
-            residual: Floats = softmax(weighted(z, self.map.weights) + self.map.bias, axis=1)
+            residual: Floats = softmax(
+                multiply_rows(z, self.map.weights) + self.map.bias, axis=1
+            )
         residual[np.arange(len(labels)), labels] -= 1
         return z, residual
 
@@ -323,7 +325,7 @@ class PlattCurvature(VectorSum):
         """The two sums of each record."""
         scores = labeled_scores(records)
         check_width(scores, self.classes, Platt.kind)
-        odds = self.inverse * readable_logits(scores)
+        odds = self.inverse * finite_logits(scores)
         p = softmax(odds, axis=1)
         variance = p * (1 - p)
         clipped = np.clip(odds / LOG_ODDS_CLIP, -1.0, 1.0)

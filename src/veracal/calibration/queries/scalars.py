@@ -250,7 +250,7 @@ class BrierGain(ScalarSum):
 
     Parameters
     ----------
-    map : Map
+    map : CalibrationMap
         Map with public parameters.
     bits : int
         Resolution of the grid.
@@ -403,7 +403,7 @@ class MappedQuery:
     ----------
     query : Query
         Query to evaluate on the mapped scores.
-    map : Map
+    map : CalibrationMap
         Map with public parameters.
 
     Guarantees
@@ -415,7 +415,7 @@ class MappedQuery:
     Examples
     --------
     >>> from veracal.calibration.bins import Bins
-    >>> from veracal.calibration.maps import Temperature
+    >>> from veracal.calibration import Temperature
     >>> from veracal.calibration import BinnedGap
     >>> from veracal.data import Scores
     >>> scores = Scores.from_logits([[4.0, 0.0]], [0])

@@ -12,7 +12,6 @@ from typing import Literal
 from sklearn.base import clone
 
 from veracal import _checks
-from veracal._types import Frozen
 from veracal.accounting import MICRO, Composed, Relation, Repeated, Unit, epsilon_for
 from veracal.calibration.bins import Bins
 from veracal.calibration.fitters import MapFitter
@@ -36,10 +35,10 @@ from veracal.calibration.private.measurement import (
     private_figures,
 )
 from veracal.calibration.private.session import (
+    PlannedQueries,
     PrivateFitter,
-    divide_epsilon,
+    divide_over_queries,
     micro_epsilon_of,
-    plan_items,
 )
 from veracal.calibration.queries.binned import AbsoluteGaps, BinnedGap, CorrectWrong
 from veracal.calibration.queries.scalars import BrierGain, on_mapped_scores
@@ -61,7 +60,7 @@ _MAX_TRIES = 4  # to keep a total at a delta; one or two suffice
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(PlannedQueries):
     """Queries for accuracy and calibration error before and after a map.
 
     They are fixed before the map is known, and both sides have the same noise. Counts that the
@@ -83,11 +82,8 @@ class Comparison:
     by_bins: bool
     queries: Mapping[str, QueryRequest]
 
-    def items(
-        self, relation: Relation, unit: Unit | None = None, partition: str | None = None
-    ) -> list[Item]:
-        """Ledger items of all queries."""
-        return plan_items(self.queries.values(), relation, unit, partition)
+    def _plan(self, unit: Unit) -> list[tuple[QueryRequest, int]]:
+        return [(request, 1) for request in self.queries.values()]
 
     def figures(
         self, answers: Mapping[str, Release], level: float
@@ -130,12 +126,7 @@ def plan_comparison(
     if not keeps_predictions:
         shares["counts after"] = on_mapped_scores(COUNTS, Identity()), _COUNT_SHARE
     shares["after"] = on_mapped_scores(error, Identity()), _ERROR_SHARE
-    costs = divide_epsilon(micro_epsilon, [share for _, share in shares.values()])
-    queries = {
-        name: QueryRequest(query, cost)
-        for (name, (query, _)), cost in zip(shares.items(), costs, strict=True)
-    }
-    return Comparison(edges, by_bins, Frozen(queries))
+    return Comparison(edges, by_bins, divide_over_queries(micro_epsilon, shares))
 
 
 def query_comparison(

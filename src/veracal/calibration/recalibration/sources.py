@@ -15,9 +15,9 @@ from typing import Any, Literal
 from veracal import _checks
 from veracal.accounting import MICRO, Relation, Unit, format_up
 from veracal.calibration.methods import CalibrationMethod, MethodSettings
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.session import unit_of
 from veracal.calibration.queries.platt import ParameterGrid, weight_shape
-from veracal.calibration.sources import PrepaidSource
 from veracal.data import Kind, Scores
 from veracal.ledger import Ledger
 from veracal.queries import Curator, MultiSource, Pool, Public, Source, is_declared

@@ -1,8 +1,14 @@
-"""Every part has the records it should have, and a declared size."""
+"""Every split has the records it should have, and a declared size."""
 
 import numpy as np
 
-from tests.calibration.classifier.made import DATA, FITS, Known, X, calibrated
+from tests.calibration.private_classifier.sample_classifiers import (
+    DATA,
+    FITS,
+    Known,
+    X,
+    calibrated,
+)
 from veracal.calibration import PrivateBinning, PrivateTemperature
 from veracal.calibration.private_classifier import Guard
 from veracal.data import Dataset

@@ -1,20 +1,18 @@
-"""Simulated sources: as many holders would answer, and no copies of them."""
+"""Simulated sources answer as many curators would."""
 
-import copy
 import math
-import pickle
 
 import numpy as np
 import pytest
 
-from veracal.accounting import Composed, Unit
+from benchmarks.simulated_sources import SimulatedSources, sums_by_source
+from veracal.accounting import Unit
 from veracal.calibration import BinnedGap, CorrectWrong, Gap
 from veracal.calibration.bins import Bins
 from veracal.calibration.private.session import unit_of
-from veracal.calibration.sources import SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError, DataError, DropoutError
-from veracal.queries import Brier, Count, gaussian_event, laplace_event
+from veracal.queries import Brier, Count, DenseSum, laplace_event
 from veracal.testing import check_source
 
 RNG = np.random.default_rng(0)
@@ -61,17 +59,6 @@ def test_the_noise_of_all_sources_has_the_law_of_one(rng):
     assert off(scale * 1.1) > 5
 
 
-def test_what_was_announced_and_nothing_else():
-    event = Composed(
-        (laplace_event(Gap(), 100, "add-remove"), gaussian_event(Gap(), 5.0, "add-remove"))
-    )
-    source = SimulatedSources(SCORES, PLACE, event=event)
-    source.answer(Gap(), micro_epsilon=100)
-    source.answer_gaussian(Gap(), noise_multiplier=5.0)
-    with pytest.raises(BudgetError, match="no record was read"):
-        source.answer(Gap(inverse=0.5), micro_epsilon=100)
-
-
 def test_units_and_relation_are_those_that_were_said():
     unit = Unit("patient", 2)
     source = SimulatedSources(
@@ -99,13 +86,6 @@ def test_silence_begins_when_it_was_said():
         )
 
 
-def test_there_are_no_copies():
-    source = SimulatedSources(SCORES, PLACE, micro_epsilon=10**6)
-    for make in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="copy"):
-            make(source)
-
-
 @pytest.mark.parametrize(
     "place", [PLACE[:-1], PLACE - 1, PLACE + 0.5, PLACE[:, None]], ids=range(4)
 )
@@ -115,8 +95,22 @@ def test_wrong_places_are_refused(place):
 
 
 def test_wrong_settings_are_refused():
-    for wrong in ({}, {"micro_epsilon": 1, "event": laplace_event(Gap(), 1, "add-remove")}):
-        with pytest.raises(ValueError, match="one of"):
-            SimulatedSources(SCORES, PLACE, **wrong)
     with pytest.raises(ValueError, match="sources"):
         SimulatedSources(SCORES, PLACE, micro_epsilon=1, sources=3)
+
+
+DENSE = DenseSum("d", lambda s: s.values[:, :2] / 7, 2, 1.0, power=2)
+
+
+@pytest.mark.parametrize(
+    "query", [Count(), Brier(), CorrectWrong(Bins(3)), DENSE], ids=lambda q: q.name
+)
+@pytest.mark.parametrize("n", [0, 1, 2_500])
+def test_sums_by_source_equal_separate_evaluations(query, n):
+    rng = np.random.default_rng(n)
+    scores = Scores.from_logits(rng.normal(size=(n, 4)), rng.integers(4, size=n))
+    place = rng.integers(5, size=n)
+    together = sums_by_source(query, scores, place, 6)  # one of them has no record
+    for i in range(6):
+        alone = query.evaluate(scores.take(np.flatnonzero(place == i)))
+        assert together[i].tolist() == alone.tolist()

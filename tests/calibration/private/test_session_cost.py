@@ -1,4 +1,4 @@
-"""Prices, shares and statements of several questions."""
+"""Costs, shares and statements of several queries."""
 
 import itertools
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget, Composed, Unit, epsilon_for, micro_epsilon
-from veracal.calibration import Gap
+from veracal.calibration import Gap, PrivateTemperature
 from veracal.calibration.private.session import (
     combined_statement,
     compose,
@@ -156,3 +156,7 @@ def test_ten_thousand_sources_are_stated_as_quickly_as_the_kinds_of_them():
     statement = combined_statement([release] * 3, Unit(), covers="this")
     assert statement.epsilon == pytest.approx(0.003, abs=1e-9)
     assert set(release.requested.values()) == {event}
+
+
+def test_a_private_fitter_shows_in_a_notebook_without_a_warning():
+    assert "PrivateTemperature" in PrivateTemperature(epsilon=1.0)._repr_html_()

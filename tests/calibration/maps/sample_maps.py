@@ -1,13 +1,13 @@
-"""Maps of every kind, and scores as strange as they come."""
+"""Maps of every kind, and scores with extreme values."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from veracal.calibration import Bins
-from veracal.calibration.maps import (
+from veracal.calibration import (
     Beta,
     Binned,
+    Bins,
     CalibrationMap,
     Identity,
     Isotonic,

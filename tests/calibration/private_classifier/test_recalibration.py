@@ -1,14 +1,25 @@
-"""The map repairs the scores, by the answers that were announced."""
+"""The map recalibrates the scores, by the announced answers."""
 
 import numpy as np
 import pytest
 from scipy.special import softmax
 from sklearn.exceptions import NotFittedError
 
-from tests.calibration.classifier.made import DATA, Known, X, Y, calibrated
-from veracal.calibration import PrivateBinning, PrivatePlatt, PrivateTemperature
-from veracal.calibration.maps import Identity, Temperature
-from veracal.calibration.metrics import ece
+from tests.calibration.private_classifier.sample_classifiers import (
+    DATA,
+    Known,
+    X,
+    Y,
+    calibrated,
+)
+from veracal.calibration import (
+    Identity,
+    PrivateBinning,
+    PrivatePlatt,
+    PrivateTemperature,
+    Temperature,
+    ece,
+)
 from veracal.calibration.private_classifier import Guard
 from veracal.data import Dataset, score
 from veracal.errors import BudgetError

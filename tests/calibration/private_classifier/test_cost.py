@@ -4,11 +4,16 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
+from tests.calibration.private_classifier.sample_classifiers import (
+    DATA,
+    FITS,
+    Known,
+    calibrated,
+    training,
+)
 from veracal.accounting import Budget, Composed, Parallel, Statement, epsilon_for
-from veracal.calibration import PrivateTemperature, guard_event
+from veracal.calibration import Identity, PrivateTemperature, guard_event
 from veracal.calibration import private_classifier as module
-from veracal.calibration.maps import Identity
 from veracal.calibration.private_classifier import Guard
 from veracal.errors import BudgetError
 from veracal.ledger import Item, open_ledger
@@ -81,7 +86,7 @@ def test_without_a_share_the_planner_chooses_it() -> None:
     spent = []
     for size in (1_000, 100_000):
         model = calibrated(epsilon=3.0, delta=1e-6, size=size, classes=["no", "yes"])
-        spent.append(model._share())
+        spent.append(model._budget_share())
         plan = module.plan_temperatures(size, 2, Budget(3.0, 1e-6))
         cost = epsilon_for(model.event().events[1], 0.0)
         assert cost == pytest.approx(plan.share * 3.0, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Private measurement: which questions, what they cost, and what the figures say."""
+"""Private measurement: its queries, their cost, and its figures."""
 
 import json
 import math

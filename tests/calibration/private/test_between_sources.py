@@ -1,4 +1,4 @@
-"""The variance that comes from which sources answered."""
+"""The variance due to the selection of sources."""
 
 import math
 

@@ -1,8 +1,8 @@
-"""Whom map and guard were asked about."""
+"""Fixtures that record which records map and guard queried."""
 
 import pytest
 
-from tests.calibration.classifier.made import FITS
+from tests.calibration.private_classifier.sample_classifiers import FITS
 from veracal.calibration import private_classifier as module
 
 

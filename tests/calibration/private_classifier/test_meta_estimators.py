@@ -7,8 +7,13 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from tests.calibration.classifier.made import DATA, X, calibrated, training
-from veracal.calibration.metrics import ece
+from tests.calibration.private_classifier.sample_classifiers import (
+    DATA,
+    X,
+    calibrated,
+    training,
+)
+from veracal.calibration import ece
 from veracal.calibration.private_classifier import Guard
 from veracal.data import Dataset, load, score
 from veracal.training import NormClipper, PrivateSearch, make_private_pipeline

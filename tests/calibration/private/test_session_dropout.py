@@ -1,4 +1,4 @@
-"""Questions to sources of which some fall silent, differ in size or lie."""
+"""Queries to sources that drop out, differ in size or tamper with answers."""
 
 import itertools
 import math
@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.simulated_sources import SimulatedSources
 from tests.calibration.private.conftest import miscalibrated
 from veracal.accounting import Budget
 from veracal.calibration import (
@@ -16,18 +17,17 @@ from veracal.calibration import (
     Gap,
     PrivateTemperature,
     PrivateTwoTemperatures,
+    Temperature,
     guard_map,
     measure_private,
 )
 from veracal.calibration.bins import Bins
-from veracal.calibration.maps import Temperature
 from veracal.calibration.private.session import (
     QuerySession,
     combined_statement,
     find_unaffordable,
     unit_of,
 )
-from veracal.calibration.sources import SimulatedSources
 from veracal.errors import BudgetError, DropoutError, VeracalError
 from veracal.ledger import Item
 from veracal.queries import Count, Pool, Public, QueryRequest, Release

@@ -1,9 +1,9 @@
-"""A temperature mixed with equal probabilities."""
+"""A temperature with uniform mixing."""
 
 import numpy as np
 import pytest
 
-from veracal.calibration.maps import Temperature, UniformMixing, from_json
+from veracal.calibration import Temperature, UniformMixing, from_json
 from veracal.data import Scores
 
 

@@ -1,4 +1,4 @@
-"""A source that was paid for answers what was announced, once."""
+"""A prepaid source answers the announced queries, once each."""
 
 import contextlib
 import copy
@@ -12,7 +12,7 @@ from scipy import stats
 from veracal.accounting import Composed, DiscreteGaussian, DiscreteLaplace, Pure, Repeated, Unit
 from veracal.calibration import CorrectWrong, Gap, TemperatureGradient
 from veracal.calibration.bins import Bins
-from veracal.calibration.sources import PrepaidSource, add_noise, declared_noises
+from veracal.calibration.prepaid_source import PrepaidSource, add_noise, declared_noises
 from veracal.data import Scores
 from veracal.errors import AnswerError, BudgetError, ConflictError
 from veracal.queries import GaussianSource, gaussian_event, laplace_event

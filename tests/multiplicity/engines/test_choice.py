@@ -1,4 +1,4 @@
-"""Each model gets the fastest engine that runs it as it is, and engines agree."""
+"""Each model gets the fastest engine that repeats it exactly, and engines agree."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 from veracal.data import Dataset
 from veracal.mechanisms import GlobalAdapt
-from veracal.multiplicity import audit, engine_for
-from veracal.multiplicity.engines import RetrainEngine, Seed
+from veracal.multiplicity import RetrainEngine, Seed, audit, engine_for
 from veracal.training import (
     ObjectivePerturbation,
     OutputPerturbation,

@@ -1,4 +1,4 @@
-"""A temperature by golden section: what it asks, what it costs, and where it ends."""
+"""A temperature by golden section: its queries, its cost and its accuracy."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from sklearn.base import clone
 from tests.calibration.private.conftest import Quick, miscalibrated
 from tests.calibration.private.test_golden_section import as_defined
 from veracal.accounting import Budget, Unit, micro_epsilon
-from veracal.calibration import Gap
-from veracal.calibration.maps import Identity, Temperature
+from veracal.calibration import Gap, Identity, Temperature
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private import golden_section as golden
 from veracal.calibration.private.golden_section import (
     OBJECTIVES,
@@ -16,7 +16,6 @@ from veracal.calibration.private.golden_section import (
     SourceSums,
     narrow_bracket,
 )
-from veracal.calibration.sources import PrepaidSource
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.ledger import open_ledger

@@ -1,4 +1,4 @@
-"""Fitters of every kind and form, and scores of classifiers that are too sure of themselves."""
+"""Fitters of every kind and form, and scores of overconfident classifiers."""
 
 import numpy as np
 from scipy.special import softmax

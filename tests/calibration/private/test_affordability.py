@@ -1,4 +1,4 @@
-"""Nothing is charged for questions that a ledger cannot pay for to the last."""
+"""Nothing is charged if a ledger cannot pay for all queries."""
 
 import numpy as np
 import pytest
@@ -11,9 +11,9 @@ from veracal.calibration import (
     PrivatePlatt,
     PrivateTemperature,
     PrivateTwoTemperatures,
+    ece,
     measure_private,
 )
-from veracal.calibration.metrics import ece
 from veracal.errors import BudgetError
 from veracal.queries import Pool
 

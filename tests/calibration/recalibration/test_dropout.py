@@ -1,12 +1,12 @@
-"""Whoever does not answer is named, not asked again, and counted."""
+"""A source that does not answer is named, not queried again, and counted."""
 
 import numpy as np
 import pytest
 
+from benchmarks.simulated_sources import SimulatedSources
 from tests.calibration.recalibration.conftest import Breaks, N, spent
 from veracal.accounting import Budget
 from veracal.calibration import recalibrate
-from veracal.calibration.sources import SimulatedSources
 from veracal.errors import BudgetError, DropoutError
 
 

@@ -1,4 +1,4 @@
-"""Records, and classifiers that say what they were fitted to."""
+"""Records, and classifiers that record what they were fitted to."""
 
 import numpy as np
 

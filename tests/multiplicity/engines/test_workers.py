@@ -1,4 +1,4 @@
-"""Runs on real workers: the same scores wherever they are made, and nothing left behind."""
+"""Runs on real workers: the same scores on every backend, and nothing left behind."""
 
 import itertools
 import os

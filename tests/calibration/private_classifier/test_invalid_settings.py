@@ -1,10 +1,16 @@
-"""Settings that make no sense are refused before a record is read."""
+"""Invalid settings are rejected before a record is read."""
 
 import pytest
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
-from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
+from tests.calibration.private_classifier.sample_classifiers import (
+    DATA,
+    FITS,
+    Known,
+    calibrated,
+    training,
+)
 from veracal.accounting import Unit
 from veracal.calibration import PrivatePlatt
 from veracal.calibration.private_classifier import Guard

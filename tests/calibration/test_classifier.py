@@ -1,4 +1,4 @@
-"""A calibrated classifier is the classifier with a map behind it, and scikit-learn's."""
+"""A calibrated classifier applies its map, and keeps scikit-learn's conventions."""
 
 import pickle
 from typing import Self
@@ -26,9 +26,9 @@ from veracal.calibration import (
     IsotonicCalibration,
     MapFitter,
     PlattScaling,
+    Temperature,
     TemperatureScaling,
 )
-from veracal.calibration.maps import Temperature
 from veracal.data import Scores
 from veracal.errors import DataError
 

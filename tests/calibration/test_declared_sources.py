@@ -1,14 +1,15 @@
-"""Who says whom it protects, and who can say beforehand whether it is able to pay."""
+"""Sources declare whom they protect, and whether they can pay."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from benchmarks.simulated_sources import SimulatedSources
 from veracal.accounting import Budget, Unit
+from veracal.calibration.prepaid_source import PrepaidSource
 from veracal.calibration.private.session import find_unaffordable, unit_of
 from veracal.calibration.recalibration.sources import profile_source
-from veracal.calibration.sources import PrepaidSource, SimulatedSources
 from veracal.data import Scores
 from veracal.errors import BudgetError
 from veracal.ledger import Item, open_ledger
@@ -60,7 +61,9 @@ def costs(relation, unit, part):
 
 def test_sources_say_whom_they_protect(holder):
     paid = PrepaidSource(SCORES, EVENT, unit=PATIENT)
-    many = SimulatedSources(SCORES, [0, 1, 1], event=EVENT, unit=PATIENT)
+    many = SimulatedSources(
+        SCORES, [0, 1, 1], micro_epsilon=10**6, relation="replace-one", unit=PATIENT
+    )
     for source in (holder, paid, many, RemoteOptions(holder)):
         assert is_declared(source)
         assert isinstance(source, DeclaredSource)
@@ -103,7 +106,13 @@ def test_a_silent_source_is_counted_by_what_it_declares(holder):
 
 def test_several_that_are_silent_together_are_counted_one_by_one():
     many = SimulatedSources(
-        SCORES, [0, 1, 1], event=EVENT, unit=PATIENT, dropouts=[0, 1], min_sources=1
+        SCORES,
+        [0, 1, 1],
+        micro_epsilon=10**6,
+        relation="replace-one",
+        unit=PATIENT,
+        dropouts=[0, 1],
+        min_sources=1,
     )
     release = Pool([many, Public(SCORES)], min_sources=1).answer(Count(), micro_epsilon=500_000)
     assert dict(release.requested) == {(0, 0): EVENT, (0, 1): EVENT}
