@@ -114,16 +114,10 @@ def table(
 
 
 def print_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right: Sequence[str] = (),
-    whole: Sequence[str] = (),
-    note: str = "",
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any
 ) -> None:
-    """Print a :func:`table`."""
-    console().print(table(title, columns, rows, right=right, whole=whole, note=note))
+    """Print a :func:`table` with its options."""
+    console().print(table(title, columns, rows, **options))
 
 
 @contextmanager

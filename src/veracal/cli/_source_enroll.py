@@ -16,7 +16,7 @@ from veracal.artifact import PrivateClassifier
 from veracal.calibration import ParameterGrid, TemperatureGrid
 from veracal.cli import _options, _output, _payment
 from veracal.cli._artifacts import read_table
-from veracal.cli._run_output import print_notice
+from veracal.cli._payment import print_notice
 from veracal.cli._signals import Log, until_stopped
 from veracal.cli._source_output import print_allowance
 from veracal.data import Dataset, Schema, Scores, atomic_file, new_file
@@ -81,30 +81,30 @@ class RecordPaths:
 
     def ledger_path(self) -> Path:
         """Path of the ledger of the records, which may not exist yet."""
-        return _payment.ledger_place(self.records, self.ledger)
+        return _payment.find_ledger(self.records, self.ledger)
 
     def check(self) -> None:
         """Refuse inconsistent options."""
         if (self.scores is None) == (self.data is None):
             raise typer.BadParameter(
-                "give the records once: --scores FILE, or --model ARTIFACT --data TABLE.",
+                "Give the records once: --scores FILE, or --model ARTIFACT --data TABLE.",
                 param_hint="--scores",
             )
         if (self.model is None) == (self.model_hash is None):
             raise typer.BadParameter(
-                "give the model that scored the records once: --model FILE or FOLDER, or "
+                "Give the model that scored the records once: --model FILE or FOLDER, or "
                 "--model-hash HEX.",
                 param_hint="--model",
             )
         if self.data is None:
             if self.partition is not None:
-                raise typer.BadParameter("requires --data TABLE.", param_hint="--partition")
+                raise typer.BadParameter("This needs --data TABLE.", param_hint="--partition")
             return
         if self.model is None:
-            raise typer.BadParameter("requires --model ARTIFACT.", param_hint="--data")
+            raise typer.BadParameter("This needs --model ARTIFACT.", param_hint="--data")
         if self.classes is not None or self.unit is not None:
             raise typer.BadParameter(
-                "not with --data: the artifact's schema declares classes and units.",
+                "Not with --data: the artifact's schema declares classes and units.",
                 param_hint="--classes" if self.classes is not None else "--unit",
             )
 
@@ -112,7 +112,7 @@ class RecordPaths:
         """Refuse an unknown partition."""
         if self.partition is not None and self.partition not in known:
             raise typer.BadParameter(
-                f"expected one of {', '.join(known)}, got {self.partition!r}.",
+                f"Expected one of {', '.join(known)}, got {self.partition!r}.",
                 param_hint="--partition",
             )
 
@@ -160,7 +160,7 @@ def _parse_numbers(text: str, count: int, kind: Callable[[str], Any], option: st
         numbers = []
     if len(numbers) != count:
         raise typer.BadParameter(
-            f"expected {count} comma-separated numbers, got {text!r}.", param_hint=option
+            f"Expected {count} comma-separated numbers, got {text!r}.", param_hint=option
         )
     return numbers
 
@@ -178,7 +178,7 @@ def _read_key(text: str) -> PublicKey:
             pass  # no key
     if len(keys) != 1:
         raise typer.BadParameter(
-            f"expected 64 hexadecimal digits, or a file that contains them, got {text[:80]!r}. "
+            f"Expected 64 hexadecimal digits, or a file that contains them, got {text[:80]!r}. "
             "`veracal federation init` prints them for the coordinator.",
             param_hint="--coordinator",
         )
@@ -207,7 +207,7 @@ def read_records(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> 
         model_id = paths.model_hash or model_hash(model or "")
         if not is_hexadecimal(model_id, 64):
             raise typer.BadParameter(
-                "expected 64 hexadecimal digits, a SHA-256.", param_hint="--model-hash"
+                "Expected 64 hexadecimal digits, a SHA-256.", param_hint="--model-hash"
             )
         scored = RecordFile.read(paths.scores, marks)
         reading = _options.parse_reading(paths.classes, None, paths.unit, None)

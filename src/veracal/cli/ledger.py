@@ -97,10 +97,11 @@ def open_(
     plan: Annotated[
         Path | None, typer.Option(help="TOML or JSON file with all events, charged at once.")
     ] = None,
-    part: Annotated[
+    partition: Annotated[
         list[str] | None,
         typer.Option(
-            help="Disjoint partition of the records; may be repeated. With --data: train, test."
+            help="Disjoint partition of the records. May be repeated; with --data, by default "
+            "train and test."
         ),
     ] = None,
     json: _options.Json = False,
@@ -126,7 +127,7 @@ def open_(
             "composition": composition,
             "order": order,
             "plan": None if plan is None else read_plan(plan),
-            "partitions": tuple(part or (("records",) if data is None else _SPLIT)),
+            "partitions": tuple(partition or (("records",) if data is None else _SPLIT)),
         }
         if data is None:
             ledger = open_ledger(place, budget, **settings)

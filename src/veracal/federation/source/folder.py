@@ -29,7 +29,6 @@ from veracal.accounting import Approximate, Budget, Event, Pure, Unit
 from veracal.artifact import read_file, sync_folder
 from veracal.data import atomic_file, check_readable, new_file, translate_os_errors
 from veracal.errors import DataError, LedgerError
-from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
     PrivateKey,
     PublicKey,
@@ -39,7 +38,7 @@ from veracal.federation.protocol.messages import MAX_INDEX, Head
 from veracal.federation.protocol.terms import (
     HASH_DIGITS,
     ID_DIGITS,
-    MAX_NAME,
+    check_name,
     parse_unit,
     today,
 )
@@ -408,8 +407,7 @@ def create_source(
     """
     folder = Path(path).absolute()
     external = None if heads is None else Path(heads).absolute()
-    if not schema.text(MAX_NAME)(name):
-        raise ValueError(f"Expected a name of 1 to 100 printable characters, got {name!r}.")
+    check_name(name)
     new_file(folder, "folder")
     if external is not None and external.is_relative_to(folder):
         raise DataError(
