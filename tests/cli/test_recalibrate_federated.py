@@ -181,10 +181,10 @@ def test_who_cannot_pay_is_named_or_left_out_uncharged(run, made, tmp_path):
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        ([], "pass an output: --out FOLDER"),
-        (["--out", "new", "--ledger", "x"], "omit --sources-by"),
-        (["--out", "new", "--curve"], "omit --partition, --not-private and --curve"),
-        (["--out", "new", "--not-private"], "omit --partition, --not-private and --curve"),
+        ([], "Pass an output: --out FOLDER"),
+        (["--out", "new", "--ledger", "x"], "--ledger: Leave it out with --sources"),
+        (["--out", "new", "--curve"], "--curve: Leave it out with several sources"),
+        (["--out", "new", "--not-private"], "--not-private: Leave it out with several"),
         (["--out", "new", "--min-sources", "4"], "at most 3"),
         (["--out", "new", "--wait", "3"], "federation with files"),
         (["--out", "new", "--temperatures", "0.1,9"], "as the sources have declared"),

@@ -159,9 +159,9 @@ def test_declared_institutions_are_all_there_is(run):
     [
         (["--min-sources", "2"], "--min-sources"),
         (["--at-sources", "2"], "--at-sources"),
-        (["--sources-by", "hospital", "--curve", "--measure", "1"], "--sources-by"),
-        (["--sources-by", "hospital", "--partition", "a"], "--sources-by"),
-        (["--sources-by", "hospital", "--min-sources", "4"], "least"),
+        (["--sources-by", "hospital", "--curve", "--measure", "1"], "--curve"),
+        (["--sources-by", "hospital", "--partition", "a"], "--partition"),
+        (["--sources-by", "hospital", "--min-sources", "4"], "at most 3"),
         (["--temperatures", "3,1"], "--temperatures"),
         (["--temperatures", "3"], "--temperatures"),
         (["--temperatures", "1,3", "--method", "binning"], "--temperatures"),

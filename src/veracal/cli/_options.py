@@ -252,6 +252,14 @@ def reject_given(context: typer.Context, parameters: Collection[str], why: str) 
             raise typer.BadParameter(why, param_hint=hint)
 
 
+def check_confirmation(*, yes: bool, json: bool) -> None:
+    """Reject JSON output of a command that would ask for confirmation."""
+    if json and not yes:
+        raise typer.BadParameter(
+            "Add --yes: with --json there is no confirmation prompt.", param_hint="--json"
+        )
+
+
 def is_name(data: str) -> bool:
     """Whether an argument is the name of a built-in set, and not a path."""
     path = Path(data)

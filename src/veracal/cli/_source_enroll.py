@@ -28,7 +28,7 @@ from veracal.federation import (
     METHOD_KINDS,
     TERMS,
     Declaration,
-    FileMarkKey,
+    DigestKey,
     PublicKey,
     RecordFile,
     SourceFolder,
@@ -117,21 +117,6 @@ class RecordPaths:
             )
 
 
-@dataclass(frozen=True)
-class OutputFiles:
-    """Files for the coordinator: terms, and the public key of a node."""
-
-    terms: Path
-    node_key: Path | None
-
-    def check(self) -> None:
-        """Refuse paths that cannot be written, before any work."""
-        for path, option in ((self.terms, "--out"), (self.node_key, "--node-key-out")):
-            if path is not None:
-                _output.check_new(path, force=False, option=option)
-                new_file(path)
-
-
 def parse_declaration(given: Mapping[str, Any], model: str) -> Declaration:
     """What the options of an enrollment declare for the records of a model, by its hash."""
     kinds = [kind.strip() for kind in given["kinds"].split(",")]
@@ -199,7 +184,9 @@ class EnrolledRecords:
     seal: Callable[[], None] | None = None  # records new individuals; call it before the charge
 
 
-def read_records(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> EnrolledRecords:
+def read_records(
+    paths: RecordPaths, relation: Relation, digest_key: DigestKey
+) -> EnrolledRecords:
     """Read the records; a table is scored with the artifact, without its calibration map."""
     model, data = paths.model, paths.data
     if data is None:
@@ -209,13 +196,13 @@ def read_records(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> 
             raise typer.BadParameter(
                 "Expected 64 hexadecimal digits, a SHA-256.", param_hint="--model-hash"
             )
-        scored = RecordFile.read(paths.scores, marks)
+        scored = RecordFile.read(paths.scores, digest_key)
         reading = _options.parse_reading(paths.classes, None, paths.unit, None)
         scores = _options.load_predictions(paths.scores, reading)
-        return EnrolledRecords(scores, model_id, scored.verify(marks), model)
+        return EnrolledRecords(scores, model_id, scored.verify(digest_key), model)
     assert model is not None
     classifier = PrivateClassifier.load(model)
-    file = None if _options.is_name(data) else RecordFile.read(Path(data), marks)
+    file = None if _options.is_name(data) else RecordFile.read(Path(data), digest_key)
     records = read_table(classifier, data, row_digests=paths.partition is not None)
     seal = None
     if paths.partition is not None:
@@ -229,7 +216,7 @@ def read_records(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> 
             "values.",
         )
     scores = _reorder_classes(classifier, classifier.scores(records, mapped=False))
-    file = None if file is None else file.verify(marks)
+    file = None if file is None else file.verify(digest_key)
     return EnrolledRecords(scores, artifact_hash(classifier), file, model, seal)
 
 
@@ -293,15 +280,22 @@ def enroll_source(
     folder: Path,
     paths: RecordPaths,
     declare: Callable[[str], Declaration],
-    outputs: OutputFiles,
+    out: Path,
+    node_key_out: Path | None,
     *,
     yes: bool,
     json: bool,
 ) -> None:
-    """Check an enrollment, show what it allows, and write it after confirmation."""
+    """Check an enrollment, show what it allows, and write it after confirmation.
+
+    The signed terms and, if wanted, the public key of a node are written to new files.
+    """
     source = read_source(folder)
     budget = declare("0" * 64).budget(source)  # checks the options
-    outputs.check()
+    for new, option in ((out, "--out"), (node_key_out, "--node-key-out")):
+        if new is not None:  # fail before any work
+            _output.check_new(new, force=False, option=option)
+            new_file(new)
     paths.check()
     ledger_path = paths.ledger_path()
     # Refuse what the budgets do not cover before a record is read.
@@ -310,7 +304,7 @@ def enroll_source(
         paths.check_partition(ledger.opening.partitions)
         ledger.require(data_event(budget, ledger), "enrollment", partition=paths.partition)
     source.shares.require(share_event(budget), "enrollment")
-    records = read_records(paths, source.budget.relation, source.marks)
+    records = read_records(paths, source.budget.relation, source.digest_key)
     _output.print_status("Evaluating every query once; the answers are discarded.")
     proposal = propose(folder, records.scores, declare(records.model))
     if not json:
@@ -335,23 +329,23 @@ def enroll_source(
         ledger=_ledger(source, ledger_path, paths.records),
         partition=paths.partition,
     )
-    _copy_output(source.path / ENROLLED / terms.source / TERMS, outputs.terms)
-    if outputs.node_key is not None:
+    _copy_output(source.path / ENROLLED / terms.source / TERMS, out)
+    if node_key_out is not None:
         from veracal.federation import make_node_key
 
         public = source.path / f"{NODE_KEY}.pub"
         if not public.exists():
             make_node_key(source.path / NODE_KEY)
-        _copy_output(public, outputs.node_key)
+        _copy_output(public, node_key_out)
     if json:
         _output.print_json(
-            {"enrollment": terms.source, "out": str(outputs.terms), "terms": terms.to_json()}
+            {"enrollment": terms.source, "out": str(out), "terms": terms.to_json()}
         )
         return
     print_allowance(proposal, before=False)
-    given, options = str(outputs.terms), "--inbox IN --outbox OUT"
-    if outputs.node_key is not None:
-        given, options = f"{given} and {outputs.node_key}", "--flower HOST:PORT --ca FILE"
+    given, options = str(out), "--inbox IN --outbox OUT"
+    if node_key_out is not None:
+        given, options = f"{given} and {node_key_out}", "--flower HOST:PORT --ca FILE"
     for line in (
         "",
         f"Enrollment  {terms.source}",

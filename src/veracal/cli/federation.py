@@ -115,11 +115,7 @@ def add(
     The signature does not prove who signed the terms: compare the fingerprint
     with what the institution reads out to you.
     """
-    if json and not yes:
-        raise typer.BadParameter(
-            "Add --yes after comparing the fingerprints: with --json there is no prompt.",
-            param_hint="--json",
-        )
+    _options.check_confirmation(yes=yes, json=json)
     from veracal.federation import (
         LIST_FILE,
         add_source,

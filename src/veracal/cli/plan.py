@@ -40,7 +40,7 @@ def train(
     delta: _options.Delta = None,
     decay: Annotated[
         float,
-        typer.Option(help="The noise multiplier decreases by exp(-decay) per pass."),
+        typer.Option(help="The noise multiplier decreases by the factor exp(-decay) per pass."),
     ] = 0.0,
     relation: _options.Relation = "add-remove",
     unit: _options.Unit = "record",

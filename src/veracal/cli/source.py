@@ -172,10 +172,7 @@ def enroll(
     and copied now, every query is evaluated once (its answer is discarded), and
     a summary is shown for confirmation before anything is written.
     """
-    if json and not yes:
-        raise typer.BadParameter(
-            "Add --yes: with --json there is no confirmation prompt.", param_hint="--json"
-        )
+    _options.check_confirmation(yes=yes, json=json)
     from veracal.cli import _source_enroll
 
     paths = _source_enroll.RecordPaths(
@@ -184,8 +181,9 @@ def enroll(
 
     declare = partial(_source_enroll.parse_declaration, context.params)
     with _output.usage_errors():
-        outputs = _source_enroll.OutputFiles(out, node_key_out)
-        _source_enroll.enroll_source(folder, paths, declare, outputs, yes=yes, json=json)
+        _source_enroll.enroll_source(
+            folder, paths, declare, out, node_key_out, yes=yes, json=json
+        )
 
 
 @app.command(epilog="Example:  veracal source serve north --inbox in --outbox out")
@@ -287,10 +285,7 @@ def revoke(
     source = read_source(folder)
     revoked = read_enrollment(source, enrollment)
     terms = revoked.terms
-    if json and not yes:
-        raise typer.BadParameter(
-            "Add --yes: with --json there is no confirmation prompt.", param_hint="--json"
-        )
+    _options.check_confirmation(yes=yes, json=json)
     which = f"{terms.source[:12]} of the coordinator {terms.coordinator.fingerprint}"
     if not (yes or typer.confirm(f"Permanently revoke enrollment {which}?", err=True)):
         _output.print_status("Nothing was changed.")
