@@ -211,7 +211,7 @@ def format_list(values: Iterable[object], most: int = 8, *, quote: bool = False)
 
 
 def check_new(path: Path, *, force: bool, what: str = "file", option: str = "--out") -> None:
-    """Refuse to overwrite anything without ``force``, and name the option that allows it."""
+    """Reject an existing path without ``force``, and name the option that allows it."""
     if os.path.lexists(path) and not force:
         raise DataError(
             str(path),

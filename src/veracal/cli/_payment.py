@@ -37,7 +37,7 @@ def find_ledger(records: str | Path, ledger: Path | None) -> Path:
 
 
 def open_curator(
-    place: Path,
+    ledger_path: Path,
     scores: "Scores",
     items: "Sequence[Item]",
     *,
@@ -61,10 +61,10 @@ def open_curator(
     from veracal.queries import Curator
     from veracal.workflow import open_data_ledger
 
-    if os.path.lexists(place):
+    if os.path.lexists(ledger_path):
         if records is not None:
-            restore_data_path(Ledger(place), records)
-        return Curator(scores, Ledger(place), partition=partition, version=version)
+            restore_data_path(Ledger(ledger_path), records)
+        return Curator(scores, Ledger(ledger_path), partition=partition, version=version)
     if scores.units is not None or partition is not None:
         raise typer.BadParameter(
             "These records have no ledger, and a new one would protect single records, "
@@ -73,7 +73,7 @@ def open_curator(
             param_hint="--ledger",
         )
     if table and records is not None:
-        open_data_ledger(place, Budget(epsilon, delta), str(records))
+        open_data_ledger(ledger_path, Budget(epsilon, delta), str(records))
     else:
         if delta:  # the accountant's bound on all items may be above the sum of their costs
             event = Composed(tuple(Repeated(item.event, item.times) for item in items))
@@ -82,23 +82,23 @@ def open_curator(
         budget = Budget(epsilon, delta)
         if records is not None:
             adding = {"kind": "open", "composition": "addition"} if delta else {}
-            open_ledger_for_data(place, budget, records, **adding)
+            open_ledger_for_data(ledger_path, budget, records, **adding)
         elif delta:
-            open_ledger(place, budget, kind="plan", plan=items)
+            open_ledger(ledger_path, budget, kind="plan", plan=items)
         else:
-            open_ledger(place, budget)
-    report_opened(place, epsilon, delta)
-    return Curator(scores, Ledger(place), partition=partition, version=version)
+            open_ledger(ledger_path, budget)
+    report_opened(ledger_path, epsilon, delta)
+    return Curator(scores, Ledger(ledger_path), partition=partition, version=version)
 
 
-def report_opened(place: Path, epsilon: float, delta: float) -> None:
+def report_opened(ledger_path: Path, epsilon: float, delta: float) -> None:
     """Report a newly opened ledger and its budget."""
     from veracal.accounting import format_up
 
     at = f" at delta {format_up(delta)}" if delta else ""
     budget = f"epsilon {format_up(epsilon, 6)}{at}"
     _output.print_status(
-        f"Opened {place} with a budget of {budget} for each record. "
+        f"Opened {ledger_path} with a budget of {budget} for each record. "
         "Keep it: every other release about these records must be charged to it, too."
     )
 

@@ -136,19 +136,19 @@ def recalibrate_file(
     json: bool,
 ) -> None:
     """Recalibrate one file of predictions; write and print the result."""
-    place = _payment.find_ledger(files.predictions, ledger)
-    files.check(place)
+    ledger_path = _payment.find_ledger(files.predictions, ledger)
+    files.check(ledger_path)
 
     def plan(scores: Scores | None) -> tuple[RecalibrationPlan, RunIds]:
-        planned = _plan(options, reading, place, scores)
+        planned = _plan(options, reading, ledger_path, scores)
         return planned, _run_ids(
             planned, options, files.predictions, reading, partition, version
         )
 
     account = None
     with _output.usage_errors():
-        if options.budget is not None and os.path.lexists(place):
-            _require(*plan(None), place, partition)
+        if options.budget is not None and os.path.lexists(ledger_path):
+            _require(*plan(None), ledger_path, partition)
         scores = _options.load_predictions(files.predictions, reading)
         files.check_scores(scores)
         if options.budget is None:
@@ -160,7 +160,7 @@ def recalibrate_file(
                 planned,
                 ids,
                 options.epsilon,
-                place,
+                ledger_path,
                 files.predictions,
                 partition,
                 version,
@@ -206,7 +206,7 @@ def recalibrate_file(
 
 
 def _plan(
-    options: "FitOptions", reading: Mapping[str, Any], place: Path, scores: Scores | None
+    options: "FitOptions", reading: Mapping[str, Any], ledger_path: Path, scores: Scores | None
 ) -> RecalibrationPlan:
     """Plan a private recalibration by one curator from public facts, and from scores if given.
 
@@ -214,7 +214,7 @@ def _plan(
     the number of classes.
     """
     assert options.budget is not None
-    budget = Ledger(place).budget if os.path.lexists(place) else Budget(1.0)
+    budget = Ledger(ledger_path).budget if os.path.lexists(ledger_path) else Budget(1.0)
     profile = SourceProfile(1, budget.relation, budget.unit, sums_only=False, exact=False)
     plan = plan_recalibration(
         profile,
@@ -263,7 +263,9 @@ def is_run(ledger: Ledger, delta: float) -> bool:
     return bool(delta) and ledger.opening.rule.kind == "open"
 
 
-def _require(plan: RecalibrationPlan, ids: RunIds, place: Path, partition: str | None) -> None:
+def _require(
+    plan: RecalibrationPlan, ids: RunIds, ledger_path: Path, partition: str | None
+) -> None:
     """Check that an existing ledger can pay, before a record is read.
 
     Raises
@@ -273,7 +275,7 @@ def _require(plan: RecalibrationPlan, ids: RunIds, place: Path, partition: str |
     AnswerError
         If the run was abandoned.
     """
-    ledger = Ledger(place)
+    ledger = Ledger(ledger_path)
     relation, unit = ledger.budget.relation, ledger.budget.unit
     fit, extras = (
         plan.fit_items(relation, unit, partition),
@@ -333,7 +335,7 @@ def _fit_private(
     plan: RecalibrationPlan,
     ids: RunIds,
     epsilon: float,
-    place: Path,
+    ledger_path: Path,
     records: Path,
     partition: str | None,
     version: str,
@@ -344,11 +346,11 @@ def _fit_private(
     charged as one run.
     """
     new = Budget(plan.budget.total / MICRO)
-    budget = Ledger(place).budget if os.path.lexists(place) else new
+    budget = Ledger(ledger_path).budget if os.path.lexists(ledger_path) else new
     fit = plan.fit_items(budget.relation, budget.unit, partition)
     extras = plan.extra_items(budget.relation, budget.unit, partition)
     curator = _payment.open_curator(
-        place,
+        ledger_path,
         scores,
         [*fit, *extras],
         epsilon=epsilon,

@@ -84,7 +84,7 @@ class RecordPaths:
         return _payment.find_ledger(self.records, self.ledger)
 
     def check(self) -> None:
-        """Refuse inconsistent options."""
+        """Reject inconsistent options."""
         if (self.scores is None) == (self.data is None):
             raise typer.BadParameter(
                 "Give the records once: --scores FILE, or --model ARTIFACT --data TABLE.",
@@ -109,7 +109,7 @@ class RecordPaths:
             )
 
     def check_partition(self, known: Collection[str]) -> None:
-        """Refuse an unknown partition."""
+        """Reject an unknown partition."""
         if self.partition is not None and self.partition not in known:
             raise typer.BadParameter(
                 f"Expected one of {', '.join(known)}, got {self.partition!r}.",
@@ -292,13 +292,12 @@ def enroll_source(
     """
     source = read_source(folder)
     budget = declare("0" * 64).budget(source)  # checks the options
-    for new, option in ((out, "--out"), (node_key_out, "--node-key-out")):
-        if new is not None:  # fail before any work
-            _output.check_new(new, force=False, option=option)
-            new_file(new)
+    for path in (out, node_key_out):
+        if path is not None:
+            new_file(path)  # fail before any work
     paths.check()
     ledger_path = paths.ledger_path()
-    # Refuse what the budgets do not cover before a record is read.
+    # Reject what the budgets do not cover before a record is read.
     if os.path.lexists(ledger_path):
         ledger = Ledger(ledger_path)
         paths.check_partition(ledger.opening.partitions)

@@ -416,8 +416,8 @@ def _explain_interruption(run: "AuditRun", epsilons: Sequence[float]) -> Iterato
         with _output.usage_errors():
             yield
     except KeyboardInterrupt:
-        places = [runs_path(run.keep, e, several=len(epsilons) > 1) for e in epsilons]
-        kept = [str(place) for place in places if place is not None and place.exists()]
+        paths = [runs_path(run.keep, e, several=len(epsilons) > 1) for e in epsilons]
+        kept = [str(path) for path in paths if path is not None and path.exists()]
         message = (
             f"The counted runs are in {', '.join(kept)}: the same command resumes "
             "from there, and counts none twice."
