@@ -248,7 +248,9 @@ def reject_given(context: typer.Context, parameters: Collection[str], why: str) 
         source = context.get_parameter_source(name)
         if name in parameters and source is ParameterSource.COMMANDLINE:
             is_option = parameter.param_type_name == "option"
-            hint = parameter.opts[0] if is_option else parameter.make_metavar(context)
+            hint = (
+                parameter.opts[0] if is_option else parameter.make_metavar(context).strip("[]")
+            )
             raise typer.BadParameter(why, param_hint=hint)
 
 

@@ -317,7 +317,8 @@ def _choose_training(
     if against is not None:
         if config is not None:
             raise typer.BadParameter(
-                "Has its own settings; omit --config.", param_hint="--against"
+                "Leave it out with --against: the deployed model has its own settings.",
+                param_hint="--config",
             )
         return None
     if data is None and config is None:

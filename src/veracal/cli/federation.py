@@ -458,14 +458,10 @@ def _recalibration_command(federation: "LocalFederation") -> list[str]:
     """Arguments of the command that recalibrates the model, for half of each budget."""
     from veracal.workflow import STUDY_EPSILON
 
+    epsilon, out = f"{STUDY_EPSILON / 2:g}", str(federation.folder / "recalibrated")
     return [
         *("recalibrate", str(federation.model), "--sources", str(federation.source_list)),
-        *(
-            "--epsilon",
-            f"{STUDY_EPSILON / 2:g}",
-            "--out",
-            str(federation.folder / "recalibrated"),
-        ),
+        *("--epsilon", epsilon, "--out", out),
     ]
 
 

@@ -279,13 +279,13 @@ def revoke(
 
     Its granted budget is not refunded, and sent answers cannot be recalled.
     """
+    _options.check_confirmation(yes=yes, json=json)
     from veracal.federation import read_enrollment, read_source
     from veracal.federation import revoke as revoke_enrollment
 
     source = read_source(folder)
     revoked = read_enrollment(source, enrollment)
     terms = revoked.terms
-    _options.check_confirmation(yes=yes, json=json)
     which = f"{terms.source[:12]} of the coordinator {terms.coordinator.fingerprint}"
     if not (yes or typer.confirm(f"Permanently revoke enrollment {which}?", err=True)):
         _output.print_status("Nothing was changed.")
