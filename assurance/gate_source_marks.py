@@ -24,10 +24,10 @@ from veracal.federation.source.enrollment import (
     list_enrollments,
     read_answer_log,
 )
-from veracal.federation.source.folder import KEY, MARK_KEY, FileMarkKey, read_source
+from veracal.federation.source.folder import DIGEST_KEY, KEY, DigestKey, read_source
 
 NAME = "source_marks"
-SECRET = {KEY, MARK_KEY, RECORDS}
+SECRET = {KEY, DIGEST_KEY, RECORDS}
 HASHES = (
     "md5",
     "sha1",
@@ -45,23 +45,23 @@ ROWS = 4_321  # of the table: its size is a number that is nowhere else
 # ---------------------------------------------------------------- mutants
 
 
-def plain_file(self: FileMarkKey, path: Path) -> str:
+def plain_file(self: DigestKey, path: Path) -> str:
     """The former code: SHA-256 of the bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def plain_state(self: FileMarkKey, path: Path) -> str:
+def plain_state(self: DigestKey, path: Path) -> str:
     """Hash a size and a time without a key."""
     status = path.stat()
     return hashlib.sha256(f"{status.st_size} {status.st_mtime_ns}".encode()).hexdigest()
 
 
-def key_for_all(cls: type[FileMarkKey], folder: Path) -> FileMarkKey:
+def key_for_all(cls: type[DigestKey], folder: Path) -> DigestKey:
     """A key that everybody knows."""
     return cls(bytes(32))
 
 
-MARKS = sources.SOURCE + "folder.FileMarkKey."
+MARKS = sources.SOURCE + "folder.DigestKey."
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "a plain hash of a file": {MARKS + "of_file": plain_file},
@@ -111,7 +111,7 @@ def leak(subject: Patches) -> tuple[bytes, list[tuple[str, bytes]]]:
 def signs(content: bytes, what: str) -> list[tuple[str, bytes]]:
     """Patterns of the hashes of bytes in hexadecimal, base64 and raw, and of their number.
 
-    A number counts where it stands by itself: among the digits of keyed marks it would be found
+    A number counts where it stands by itself: among the digits of keyed digests it would be found
     by chance. So, the chance of a false alarm is below 1e-8.
     """
     alone = rb"""[\s:,=\[("']%d[\s,\])}"']""" % len(content)
@@ -133,7 +133,7 @@ def times(path: Path) -> list[tuple[str, bytes]]:
 def keyed(name: str, paths: list[Path]) -> list[tuple[str, bytes]]:
     """Digests under a fixed key, and under public strings."""
     keys = [bytes(32), name.encode(), json.dumps(name).encode()]
-    marks = [FileMarkKey(key) for key in keys]
+    marks = [DigestKey(key) for key in keys]
     return [("a public key", one.of_file(path).encode()) for one in marks for path in paths]
 
 

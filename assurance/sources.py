@@ -87,7 +87,7 @@ def put_records(source: EnrolledSource, records: Scores) -> None:
     save_scores(records, place, unit=UNIT)
     fields = source.folder / "private.json"
     private = json.loads(fields.read_bytes())
-    private["records"] = read_source(source.path).marks.of_file(place)
+    private["records"] = read_source(source.path).digest_key.of_file(place)
     fields.write_text(json.dumps(private, sort_keys=True, separators=(",", ":")) + "\n")
 
 

@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-m", *TYPED.split()]
 AUDIT = (
     "veracal audit credit-g.csv --schema german-credit.toml --model objective --norm 2 "
     "--epsilon 4 16 --runs 1000 "
-    "--groups age --random-state 1 --out audit"
+    "--group age --random-state 1 --out audit"
 )
 STYLE = "width: 100ch; white-space: pre-wrap; color: #e6e6e6; margin: 16px"
 FONT = "font: 14px/1.35 monospace"

@@ -18,7 +18,6 @@ import pytest
 
 from tests.cli.made import table, write, write_model
 from veracal.artifact import PrivateClassifier
-from veracal.cli import _auditing
 from veracal.cli.audit import expand_lists
 from veracal.data import load, scan_rows
 from veracal.errors import DataError, MissingExtraError
@@ -56,7 +55,7 @@ def parts(source, schema=None, **choices):
 def test_several_budgets_run_automatically_by_group(run):
     """Several budgets after one option, an automatic number of runs, and a group."""
     write(Path())
-    line = "--epsilon 0.5 1 2 --runs auto --error 0.3 --max-runs 400 --groups sex"
+    line = "--epsilon 0.5 1 2 --runs auto --error 0.3 --max-runs 400 --group sex"
     result = json_of(run, *VISITS, *line.split(), *FIXED)
     assert [each["epsilon"] for each in result["audits"]] == [0.5, 1, 2]
     for each in result["audits"]:
@@ -84,7 +83,7 @@ def test_budgets_accept_every_list_notation(words):
 
 def test_terminal_json_and_csv_agree(run):
     write(Path())
-    words = [*VISITS, "--runs", "60", "--epsilon", "2", "8", "--groups", "sex", *FIXED]
+    words = [*VISITS, "--runs", "60", "--epsilon", "2", "8", "--group", "sex", *FIXED]
     result = json_of(run, *words, "--out", "a")
     assert result["out"] == "a" and json.loads(Path("a/audit.json").read_text()) == {
         name: value for name, value in result.items() if name != "out"
@@ -286,7 +285,7 @@ def test_predictions_from_a_file(run):
     assert result["rows"][:2] == [1000, 1001] and each["epsilon"] is None
     right = (decisions == (labels == "spam")).mean(axis=1)
     assert each["figures"]["accuracy"]["mean"] == pytest.approx(right.mean())
-    (crossed,) = json_of(run, "audit", "--predictions", "runs.npz", "--groups", "age & sex")[
+    (crossed,) = json_of(run, "audit", "--predictions", "runs.npz", "--group", "age & sex")[
         "audits"
     ]
     assert len(crossed["groups"]["age & sex"]["values"]) == 4
@@ -385,7 +384,7 @@ def test_constant_predictions_and_singleton_groups_get_notes(run):
         (["audit", "--predictions", "a.npz", "--max-runs", "9"], 2, "--max-runs"),
         (["audit", "--predictions", "a.npz", "--random-state", "9"], 2, "--random-state"),
         ([*AUDIT[:-1], "²", "--epsilon", "1"], 2, "--runs"),
-        ([*AUDIT, "--epsilon", "1", "--groups", "age"], 1, "declared groups"),
+        ([*AUDIT, "--epsilon", "1", "--group", "age"], 1, "declared groups"),
         ([*AUDIT, "--epsilon", "1", "--plane", "mean area", "nix"], 1, "'nix'"),
         ([*AUDIT, "--epsilon", "1", "--plane", "mean area", "mean area"], 2, "two different"),
         ([*AUDIT, "--epsilon", "1", "--recalibrate", "magic"], 2, "--recalibrate"),
@@ -429,7 +428,7 @@ def test_without_the_report_extra_there_is_no_page(run, monkeypatch):
     def missing(_):
         raise MissingExtraError("This needs vl_convert.")
 
-    monkeypatch.setattr(_auditing, "render_audit", missing)
+    monkeypatch.setattr("veracal.report.render_audit", missing)
     code, _, err = run(*AUDIT, "--epsilon", "1", "--out", "a")
     assert code == 0 and "Without audit.html: This needs vl_convert." in err
     assert {p.name for p in Path("a").iterdir()} == {"audit.json", "individuals.csv"}
@@ -441,7 +440,7 @@ def test_results_are_printed_if_writing_fails(run, monkeypatch):
     def full(*_, **__):
         raise DataError("a", "a writable folder", "a full disk", "Name another place.")
 
-    monkeypatch.setattr(_auditing, "write_folder", full)
+    monkeypatch.setattr("veracal.artifact.write_folder", full)
     code, out, err = run(*AUDIT, "--epsilon", "1", "--out", "a")
     assert code == 1 and "a full disk" in err and INTERNAL in out
 

@@ -71,7 +71,7 @@ def test_the_default_ledger_of_the_data_set_pays(run):
 
 def test_a_partition_pays_for_itself(run):
     open_ledger("study.ledger", Budget(1.0), partitions=("train", "test"))
-    code, _, _ = run(*COUNT, "--epsilon", "0.7", "--ledger-part", "train")
+    code, _, _ = run(*COUNT, "--epsilon", "0.7", "--partition", "train")
     assert code == 0
     assert Ledger("study.ledger").remaining("test").epsilon == 1.0
     assert Ledger("study.ledger").remaining("train").epsilon == 0.3

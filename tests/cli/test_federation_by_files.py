@@ -81,7 +81,7 @@ def test_a_map_is_fitted_with_files_carried_by_hand(federation, run):
 
 
 def test_a_hospital_that_never_answers_is_given_up(federation, run):
-    words = (*RECALIBRATE, "--epsilon", "0.6", "--least", "2", "--map-out", "map.json")
+    words = (*RECALIBRATE, "--epsilon", "0.6", "--min-sources", "2", "--map-out", "map.json")
     assert run(*words)[0] == 1
     carry(run, "north", "south")
     code, _, err = run(*words)

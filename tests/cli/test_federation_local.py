@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from veracal.cli import _federation_local as _local
 from veracal.errors import DataError
 from veracal.federation.coordinator.source_list import read_source_list
 from veracal.workflow.local_federation import LocalFederation, make_local
@@ -121,7 +120,7 @@ def test_three_hospitals_are_the_usual_number(run, monkeypatch):
         requested.append((sources, about["transport"]))
         raise DataError("here", "a query", "its answer", "PricedQuery no more.")
 
-    monkeypatch.setattr(_local, "make_local", make)
+    monkeypatch.setattr("veracal.workflow.make_local", make)
     for words in ((), ("--sources", "2")):
         assert run("federation", "local", "trial", *words)[0] == 1
     assert requested == [(3, "flower"), (2, "flower")]

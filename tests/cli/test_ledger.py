@@ -25,7 +25,10 @@ times = 10
 @pytest.fixture
 def study(run: Run) -> Ledger:
     assert (
-        run("ledger", "open", "study", "--epsilon", "1", "--part", "a", "--part", "b")[0] == 0
+        run(
+            "ledger", "open", "study", "--epsilon", "1", "--partition", "a", "--partition", "b"
+        )[0]
+        == 0
     )
     ledger = Ledger(Path("study"))
     ledger.charge(Pure(0.25), "count[bold]", partition="a")

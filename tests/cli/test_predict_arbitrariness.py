@@ -171,9 +171,9 @@ def test_a_model_without_a_noise_model_explains_why(run, home, tmp_path):
     [
         (("--review-above", "0.5"), "--arbitrariness"),
         (("--abstain-above", "0.5"), "--arbitrariness"),
-        (("--arbitrariness", "--level", "0"), "Expected 0 < level < 1"),
-        (("--arbitrariness", "--level", "95"), "Expected 0 < level < 1"),
-        (("--arbitrariness", "--level", "nan"), "Expected 0 < level < 1"),
+        (("--arbitrariness", "--level", "0"), "Expected a number between 0 and 1"),
+        (("--arbitrariness", "--level", "95"), "Expected a number between 0 and 1"),
+        (("--arbitrariness", "--level", "nan"), "Expected a number between 0 and 1"),
         (("--arbitrariness", "--review-above", "1.5"), "from 0 to 1"),
         (("--arbitrariness", "--abstain-above", "nan"), "from 0 to 1"),
     ],

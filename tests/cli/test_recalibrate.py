@@ -69,7 +69,8 @@ def test_a_private_map_is_near_the_open_one_and_charged(fitted, scores):
     assert result["private"] and result["map"] == written.to_json()
     assert written.value == pytest.approx(best.value, rel=0.15) and best.value > 1.7
     assert ledger.spent().epsilon == pytest.approx(20, abs=1e-5)
-    assert result["epsilon"] == 20 and result["statement"]["epsilon"] == pytest.approx(20)
+    assert result["epsilon"] == {"map": 20, "guard": 0, "measure": 0}
+    assert result["statement"]["epsilon"] == pytest.approx(20)
     assert result["temperatures"]["temperature"]["low"] < written.value
     assert written.value < result["temperatures"]["temperature"]["high"]
     mapped = load_scores("c.npz")
@@ -135,8 +136,8 @@ def test_a_fit_that_was_interrupted_goes_on_where_it_stopped(fitted, run, monkey
 
 def test_figures_before_and_after_are_released_with_noise(fitted):
     result = fitted("--epsilon", "20", "--measure", "40")
-    before, after = (result["released"][side]["overall"] for side in ("before", "after"))
-    assert result["internal"] is None and result["released"]["before"]["private"]
+    before, after = (result[side] for side in ("before", "after"))
+    assert result["internal"] is None and result["private"]
     assert before["ece"]["value"] > 0.1 > after["ece"]["value"]  # not the same answer twice
     assert before["accuracy"]["value"] == pytest.approx(after["accuracy"]["value"], abs=0.03)
     assert Ledger(default_ledger_path("p.npz")).spent().epsilon == pytest.approx(60, abs=1e-4)
@@ -146,8 +147,8 @@ def test_plain_figures_are_shown_only_on_demand_and_as_internal(run, fitted, sco
     assert fitted("--epsilon", "1")["internal"] is None
     result = fitted("--epsilon", "1", "--internal", "--replicates", "2")["internal"]
     assert "do not publish" in result["note"]
-    assert result["before"]["ece"]["value"] == pytest.approx(calibration.ece(scores))
-    assert result["before"]["ece"]["low"] is not None
+    assert result["before"]["figures"]["ece"]["value"] == pytest.approx(calibration.ece(scores))
+    assert result["before"]["figures"]["ece"]["low"] is not None
     code, out, err = run("recalibrate", "p.npz", "--epsilon", "1")
     assert code == 0 and "internal" not in out and "--measure" in err
     code, out, _ = run("recalibrate", "p.npz", "--epsilon", "1", "--internal", *QUICK)
@@ -245,13 +246,13 @@ def test_curves_are_drawn_where_they_are_paid_for(fitted, run):
     words = ["--epsilon", "1", "--measure", "9", "--curve"]
     result = fitted(*words)
     for side in ("before", "after"):
-        assert result["released"][side]["overall"]["curve"]["bins"] == 15
+        assert result[side]["curve"]["bins"] == 15
     out = run("recalibrate", "p.npz", *words)[1]
     assert out.count("● accuracy") + out.count("o accuracy") == 2
     assert "before\n" in out and "after\n" in out
     assert "--measure" in fitted("--epsilon", "1", "--curve", code=2)
     without = fitted("--epsilon", "1", "--measure", "9", "--ledger", "other.ledger")
-    assert without["released"]["before"]["overall"]["curve"] is None
+    assert without["before"]["curve"] is None
 
 
 def test_noise_for_figures_beside_gaussian_steps_is_in_the_total(fitted):
@@ -285,7 +286,7 @@ def test_the_best_map_is_chosen_for_whom_the_ledger_protects(fitted):
 
 def test_a_part_pays_for_itself(fitted):
     open_ledger("study.ledger", Budget(1.0), partitions=("train", "test"))
-    fitted("--epsilon", "0.7", *LEDGER, "--ledger-part", "test")
+    fitted("--epsilon", "0.7", *LEDGER, "--partition", "test")
     assert Ledger("study.ledger").remaining("train").epsilon == 1.0
     assert Ledger("study.ledger").remaining("test").epsilon == pytest.approx(0.3, abs=1e-5)
 
@@ -328,7 +329,16 @@ def test_a_recalibration_with_a_delta_is_one_run_of_an_open_ledger(fitted, run):
 
 
 def test_a_second_recalibration_fits_within_caps_that_leave_room(fitted, run, predictions):
-    words = ["--data", predictions, "--epsilon", "2", "--delta", "2e-5", "--part", "records"]
+    words = [
+        "--data",
+        predictions,
+        "--epsilon",
+        "2",
+        "--delta",
+        "2e-5",
+        "--partition",
+        "records",
+    ]
     assert run("ledger", "open", *words)[0] == 0
     result = [fitted("--epsilon", "1", *GAUSSIAN, "--version", mark) for mark in ("1", "2")]
     assert result[0]["map"] != result[1]["map"]
@@ -364,13 +374,17 @@ def test_figures_on_top_of_a_map_that_was_paid_for_are_charged_alone(fitted, run
     assert "veracal ledger extend" in fitted(*words, code=1)
     assert run("ledger", "extend", "p.npz", "--epsilon", "0.5")[0] == 0
     result = fitted(*words)
-    assert result["map"] == first["map"] and result["released"]["after"]["private"]
+    assert result["map"] == first["map"] and result["private"]
     ledger = Ledger(default_ledger_path("p.npz"))
     assert [one.epsilons["records"] for one in ledger.runs()] == pytest.approx(
         [2, 0.5], abs=0.01
     )
     head = ledger.head
-    assert fitted(*words)["released"] == result["released"] and ledger.head == head
+    again = fitted(*words)
+    assert [again[side] for side in ("before", "after")] == [
+        result[side] for side in ("before", "after")
+    ]
+    assert ledger.head == head
 
 
 def test_an_abandoned_recalibration_says_what_to_type(fitted, run, monkeypatch):

@@ -181,11 +181,11 @@ def test_who_cannot_pay_is_named_or_left_out_uncharged(run, made, tmp_path):
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        ([], "pass an output: --out FOLDER"),
-        (["--out", "new", "--ledger", "x"], "omit --sources-by"),
-        (["--out", "new", "--curve"], "omit --ledger-part, --not-private and --curve"),
-        (["--out", "new", "--not-private"], "omit --ledger-part, --not-private and --curve"),
-        (["--out", "new", "--least", "4"], "at most 3"),
+        ([], "Pass an output: --out FOLDER"),
+        (["--out", "new", "--ledger", "x"], "--ledger: Leave it out with --sources"),
+        (["--out", "new", "--curve"], "--curve: Leave it out with several sources"),
+        (["--out", "new", "--not-private"], "--not-private: Leave it out with several"),
+        (["--out", "new", "--min-sources", "4"], "at most 3"),
         (["--out", "new", "--wait", "3"], "federation with files"),
         (["--out", "new", "--temperatures", "0.1,9"], "as the sources have declared"),
         (["--out", "new", "--bins", "7"], "as the sources have declared"),
@@ -248,7 +248,7 @@ def test_a_silent_hospital_ends_it_and_it_goes_on_or_without_it(run, monkeypatch
     assert code == 1
     assert "South refused" in err
     assert "South: it refused" in err.splitlines()[-1]
-    code, out, err = run(*WORDS, "--out", "new", "--least", "2", "--json")
+    code, out, err = run(*WORDS, "--out", "new", "--min-sources", "2", "--json")
     assert code == 0, err
     south = json.loads(out)["institutions"][1]
     assert south["answered"] is False and south["why"].startswith("it refused")

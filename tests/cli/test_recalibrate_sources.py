@@ -55,9 +55,9 @@ def test_whoever_is_silent_is_named(run):
     words = [*WORDS, "--epsilon", "5", "--ledger", ".", "--temperatures", "0.5,6"]
     code, out, err = run(*words)
     assert code == 1 and not out and err.splitlines()[-1].startswith("error: south: ")
-    assert "--least" in err and "no record was read" in err
+    assert "--min-sources" in err and "no record was read" in err
     assert Ledger("north.ledger").spent().epsilon == 0
-    code, out, err = run(*words, "--least", "2")
+    code, out, err = run(*words, "--min-sources", "2")
     assert (
         code == 0
         and "its budget cannot pay for all queries" in out
@@ -157,11 +157,11 @@ def test_declared_institutions_are_all_there_is(run):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--least", "2"], "--least"),
+        (["--min-sources", "2"], "--min-sources"),
         (["--at-sources", "2"], "--at-sources"),
-        (["--sources-by", "hospital", "--curve", "--measure", "1"], "--sources-by"),
-        (["--sources-by", "hospital", "--ledger-part", "a"], "--sources-by"),
-        (["--sources-by", "hospital", "--least", "4"], "least"),
+        (["--sources-by", "hospital", "--curve", "--measure", "1"], "--curve"),
+        (["--sources-by", "hospital", "--partition", "a"], "--partition"),
+        (["--sources-by", "hospital", "--min-sources", "4"], "at most 3"),
         (["--temperatures", "3,1"], "--temperatures"),
         (["--temperatures", "3"], "--temperatures"),
         (["--temperatures", "1,3", "--method", "binning"], "--temperatures"),

@@ -57,7 +57,7 @@ def test_settings_of_the_run_cannot_be_changed(run, home, monkeypatch, words):
     monkeypatch.chdir(home)
     head = Ledger("model.ledger").head
     code, out, err = run(*REMEASURE, *words)
-    assert code == 2 and not out and "Use only" in err
+    assert code == 2 and not out and "Leave it out with --remeasure" in err
     assert Ledger("model.ledger").head == head
 
 

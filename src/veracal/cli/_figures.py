@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from veracal.cli._output import console, print_table
+from veracal.cli._artifacts import FIGURES
+from veracal.cli._output import console, print_status, print_table
 
 if TYPE_CHECKING:
-    from veracal.data import Estimate
+    from veracal.calibration import PrivateFigures
+    from veracal.data import Estimate, Scores
     from veracal.report import CurveData
 
 
@@ -137,8 +139,26 @@ WORDS: Mapping[str, str] = {
 }
 # Number of records and figures of each group.
 Groups = Mapping[str, tuple[int, Mapping[str, "Estimate"]]]
-_BY_GROUP = ("accuracy", "brier", "ece", "confidence_gap")  # in a table
+BY_GROUP = ("accuracy", "nll", "brier", "ece", "smooth_ece", "confidence_gap")
+_IN_TABLE = ("accuracy", "brier", "ece", "confidence_gap")  # of these
 _WIDE = 130  # characters that a table with intervals and words needs
+_WORK = 20_000_000  # resampled numbers before replicates become fewer
+_REPLICATES, _MIN_REPLICATES = 100, 20
+
+
+def replicates_for(scores: "Scores") -> int:
+    """Default number of bootstrap replicates, smaller for many records."""
+    replicates = min(_REPLICATES, _WORK // max(1, scores.values.size))
+    if replicates >= _MIN_REPLICATES:
+        return replicates
+    print_status("Without intervals, which would take long; --replicates 20 computes them.")
+    return 0
+
+
+def figures_of(figures: "PrivateFigures") -> "dict[str, Estimate]":
+    """The released figures that were measured, by name."""
+    estimates = {name: getattr(figures, name) for name in ("count", *FIGURES)}
+    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def format_number(value: float | None, decimals: int = 4) -> str:
@@ -164,6 +184,11 @@ def format_estimate(estimate: "Estimate | None") -> str:
     if estimate is None:
         return "–"
     return f"{format_number(estimate.value)} ({format_interval(estimate)})"
+
+
+def format_row(figures: "Mapping[str, Estimate]") -> list[str]:
+    """Cells with the released figures of one measurement."""
+    return [format_estimate(figures.get(name)) for name in FIGURES]
 
 
 def estimates_to_json(estimates: "Mapping[str, Estimate]") -> dict[str, dict[str, Any]]:
@@ -214,7 +239,7 @@ def print_groups(
     """
     for name, values in groups.items():
         present = {figure for _, figures in values.values() for figure in figures}
-        names = [figure for figure in _BY_GROUP if figure in present]
+        names = [figure for figure in _IN_TABLE if figure in present]
         rows: list[tuple[str, ...]] = []
         for value, (n, figures) in values.items():
             cells = [figures.get(figure) for figure in names]

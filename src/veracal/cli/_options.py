@@ -6,12 +6,13 @@ It imports nothing heavy, so that a usage error is reported at once.
 import csv
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click.core import ParameterSource
 
 from veracal.cli import _output
 from veracal.errors import DataError
@@ -21,19 +22,40 @@ if TYPE_CHECKING:
     from veracal.workflow import Config
 
 
+def _check_level(level: float) -> float:
+    """Reject a confidence level that is not between 0 and 1."""
+    if not 0 < level < 1:
+        raise typer.BadParameter(f"Expected a number between 0 and 1, got {level:g}.")
+    return level
+
+
 # ---------------------------------------------------------------- options of all commands
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is at --out.")]
 FullStatement = Annotated[
     bool, typer.Option("--statement", help="Print the privacy guarantee in full.")
 ]
-Relation = Annotated[str, typer.Option(help="add-remove or replace-one.")]
-Unit = Annotated[str, typer.Option(help="Unit to protect: record, patient, …")]
+Level = Annotated[
+    float, typer.Option(callback=_check_level, help="Confidence level of the intervals.")
+]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(help="TOML file with the public facts about a data file."),
+]
+Delta = Annotated[
+    float | None,
+    typer.Option(
+        help="Failure probability of the guarantee; by default 1/(10 n), with n the declared "
+        "number of records."
+    ),
+]
+Relation = Annotated[str, typer.Option(help="Neighboring relation: add-remove or replace-one.")]
+Unit = Annotated[str, typer.Option(help="Unit of privacy: record, patient, …")]
 UnitRows = Annotated[int, typer.Option(help="Largest number of rows of one unit.")]
-FileSchema = Annotated[
-    Path | None, typer.Option(help="Schema of a file, with the public facts about it.")
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Folder of a model that 'veracal fit' wrote.")
 ]
 
 # ---------------------------------------------------------------- options of predictions
@@ -52,12 +74,13 @@ Classes = Annotated[
         help="Labels in the order of the columns; by default 0, 1, …",
     ),
 ]
-Groups = Annotated[
+GroupColumns = Annotated[
     list[str] | None,
     typer.Option(
         "--group",
         metavar="COLUMN=A,B,…",
-        help="Column by which results are broken down, and its declared values; repeats.",
+        help="Column by which figures are broken down, and its declared values. May be "
+        "repeated.",
     ),
 ]
 UnitColumn = Annotated[
@@ -66,32 +89,46 @@ UnitColumn = Annotated[
 Part = Annotated[
     str | None, typer.Option(help="Suffix of the arrays, if a file holds several sets.")
 ]
-Bins15 = Annotated[int, typer.Option(min=1, max=10_000, help="Equal-width bins.")]
+ConfidenceBins = Annotated[
+    int,
+    typer.Option("--bins", min=1, max=10_000, help="Number of equal-width confidence bins."),
+]
 Replicates = Annotated[
     int | None,
     typer.Option(
         min=0,
         max=100_000,
-        help="Bootstrap replicates for exact intervals; by default 100, fewer for large files.",
+        help="Bootstrap replicates for the intervals of exact figures; by default 100, fewer "
+        "for large files.",
     ),
 ]
-Payer = Annotated[
+
+# ---------------------------------------------------------------- options of ledgers
+
+LedgerFile = Annotated[
     Path | None,
     typer.Option(
         "--ledger",
-        help="Ledger to charge; if it does not exist, a new one with exactly this budget. By "
-        "default that of PREDICTIONS or --data, see 'veracal ledger list'.",
+        help="Ledger to charge; by default that of the records, see 'veracal ledger list'. If "
+        "there is none, it is opened with exactly this budget.",
     ),
 ]
-LedgerPart = Annotated[
-    str | None, typer.Option(help="Partition of the ledger that these records are.")
+Partition = Annotated[
+    str | None, typer.Option(help="Partition of the ledger that the records belong to.")
 ]
-RecordsVersion = Annotated[
-    str, typer.Option(help="Public version of the records; change it when they change.")
+Version = Annotated[
+    str | None, typer.Option(help="Public version of the records; change it when they change.")
 ]
 
 # ---------------------------------------------------------------- options of training
 
+Data = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DATA",
+        help="CSV, TSV, Parquet, Arrow or npz file, or a name from 'veracal data list'.",
+    ),
+]
 Target = Annotated[
     str | None, typer.Option(help="Column to predict; must be the target of the schema.")
 ]
@@ -99,24 +136,12 @@ Epsilon = Annotated[
     float | None,
     typer.Option(help="Privacy budget for all releases of the run; smaller is more private."),
 ]
-Delta = Annotated[
-    float | None,
-    typer.Option(help="By default 1/(10 n), with n the declared number of records."),
-]
-SchemaFile = Annotated[
-    Path | None, typer.Option(help="TOML file with the public facts about DATA.")
-]
-LedgerFile = Annotated[
-    Path | None,
-    typer.Option(help="Ledger to charge; by default that of DATA, see 'veracal ledger list'."),
-]
 Test = Annotated[
     float | None,
     typer.Option(help="Share of the records held out for measurement; by default 0.2."),
 ]
 SplitKey = Annotated[
-    str | None,
-    typer.Option("--split-key", help="Public string that determines the train/test split."),
+    str | None, typer.Option(help="Public string that determines the train/test split.")
 ]
 ModelKind = Annotated[
     str | None,
@@ -141,19 +166,17 @@ Norm = Annotated[
     ),
 ]
 Group = Annotated[
-    str | None, typer.Option(help="Group of the schema by which to break down figures.")
+    str | None, typer.Option(help="Group of the schema by which figures are broken down.")
 ]
 Bins = Annotated[
     int | None,
-    typer.Option(min=1, max=10_000, help="Bins of the calibration error; by default 10."),
-]
-Version = Annotated[
-    str | None, typer.Option(help="Public version of the records; change it when they change.")
+    typer.Option(
+        min=1, max=10_000, help="Number of equal-width confidence bins; by default 10."
+    ),
 ]
 MaxContributions = Annotated[
     int | None,
     typer.Option(
-        "--max-contributions",
         min=1,
         help="Most rows to keep of one unit of a built-in set; schemas state it themselves.",
     ),
@@ -212,15 +235,31 @@ def override(config: "Config", given: Mapping[str, Any]) -> "Config":
     """Replace the settings of a config by the parameters that were given."""
     for name, (section, field) in FIELDS.items():
         if given.get(name) is not None:
-            with _output.usage_errors(option_name(name)):
+            with _output.usage_errors("--" + name.replace("_", "-")):
                 part = replace(getattr(config, section), **{field: given[name]})
             config = replace(config, **{section: part})
     return config
 
 
-def option_name(parameter: str) -> str:
-    """The option of a parameter, as users write it."""
-    return "--" + parameter.replace("_", "-")
+def reject_given(context: typer.Context, parameters: Collection[str], why: str) -> None:
+    """Reject parameters that were given on the command line; the error names the first."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if name in parameters and source is ParameterSource.COMMANDLINE:
+            is_option = parameter.param_type_name == "option"
+            hint = (
+                parameter.opts[0] if is_option else parameter.make_metavar(context).strip("[]")
+            )
+            raise typer.BadParameter(why, param_hint=hint)
+
+
+def check_confirmation(*, yes: bool, json: bool) -> None:
+    """Reject JSON output of a command that would ask for confirmation."""
+    if json and not yes:
+        raise typer.BadParameter(
+            "Add --yes: with --json there is no confirmation prompt.", param_hint="--json"
+        )
 
 
 def is_name(data: str) -> bool:
@@ -240,7 +279,8 @@ def check_data(config: "Config", target: str | None, kinds: Sequence[str] = ()) 
     if is_name(source):
         if config.data.schema is not None:
             raise typer.BadParameter(
-                f"{source!r} has its own. Leave this out.", param_hint="--schema"
+                f"The built-in set {source!r} has its own: leave this out.",
+                param_hint="--schema",
             )
         entry(source)  # an error suggests similar names
         schema = SCHEMAS.get(source)
@@ -332,7 +372,7 @@ def parse_list(text: str, option: str) -> list[str]:
     values = [value.strip() for value in values]
     if not all(values) or len(set(values)) < len(values):
         raise typer.BadParameter(
-            f"expected distinct values separated by commas, got {text!r}.", param_hint=option
+            f"Expected distinct values separated by commas, got {text!r}.", param_hint=option
         )
     return values
 
@@ -341,7 +381,7 @@ def parse_pair(text: str, option: str, example: str) -> tuple[str, str]:
     """The texts before and after the first equals sign."""
     name, sign, value = text.partition("=")
     if not (name.strip() and sign and value.strip()):
-        raise typer.BadParameter(f"expected {example}, got {text!r}.", param_hint=option)
+        raise typer.BadParameter(f"Expected {example}, got {text!r}.", param_hint=option)
     return name.strip(), value.strip()
 
 

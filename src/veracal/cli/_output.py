@@ -114,16 +114,10 @@ def table(
 
 
 def print_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right: Sequence[str] = (),
-    whole: Sequence[str] = (),
-    note: str = "",
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any
 ) -> None:
-    """Print a :func:`table`."""
-    console().print(table(title, columns, rows, right=right, whole=whole, note=note))
+    """Print a :func:`table` with its options."""
+    console().print(table(title, columns, rows, **options))
 
 
 @contextmanager
@@ -217,7 +211,7 @@ def format_list(values: Iterable[object], most: int = 8, *, quote: bool = False)
 
 
 def check_new(path: Path, *, force: bool, what: str = "file", option: str = "--out") -> None:
-    """Refuse to overwrite anything without ``force``, and name the option that allows it."""
+    """Reject an existing path without ``force``, and name the option that allows it."""
     if os.path.lexists(path) and not force:
         raise DataError(
             str(path),

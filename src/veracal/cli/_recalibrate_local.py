@@ -3,7 +3,7 @@
 import hashlib
 import json as _json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from veracal.calibration import (
     BudgetDivision,
     CalibrationMap,
     CalibrationResult,
-    GuardResult,
+    Identity,
     PrivateFitter,
     Recalibration,
     RecalibrationPlan,
@@ -29,8 +29,6 @@ from veracal.calibration import (
 )
 from veracal.cli import _figures, _options, _output, _payment
 from veracal.cli._artifacts import map_summary
-from veracal.cli._figures import estimates_to_json, print_sides
-from veracal.cli._measurement import BY_GROUP, figures_of, replicates_for
 from veracal.data import (
     Scores,
     atomic_file,
@@ -131,24 +129,26 @@ def recalibrate_file(
     reading: Mapping[str, Any],
     options: "FitOptions",
     ledger: Path | None,
-    part: str | None,
+    partition: str | None,
     version: str,
     *,
     whole: bool,
     json: bool,
 ) -> None:
     """Recalibrate one file of predictions; write and print the result."""
-    place = _payment.ledger_place(files.predictions, ledger)
-    files.check(place)
+    ledger_path = _payment.find_ledger(files.predictions, ledger)
+    files.check(ledger_path)
 
     def plan(scores: Scores | None) -> tuple[RecalibrationPlan, RunIds]:
-        planned = _plan(options, reading, place, scores)
-        return planned, _run_ids(planned, options, files.predictions, reading, part, version)
+        planned = _plan(options, reading, ledger_path, scores)
+        return planned, _run_ids(
+            planned, options, files.predictions, reading, partition, version
+        )
 
     account = None
     with _output.usage_errors():
-        if options.budget is not None and os.path.lexists(place):
-            _require(*plan(None), place, part)
+        if options.budget is not None and os.path.lexists(ledger_path):
+            _require(*plan(None), ledger_path, partition)
         scores = _options.load_predictions(files.predictions, reading)
         files.check_scores(scores)
         if options.budget is None:
@@ -156,23 +156,57 @@ def recalibrate_file(
         else:
             planned, ids = plan(scores)
             result, paid = _fit_private(
-                scores, planned, ids, options.epsilon, place, files.predictions, part, version
+                scores,
+                planned,
+                ids,
+                options.epsilon,
+                ledger_path,
+                files.predictions,
+                partition,
+                version,
             )
-            account = _payment.summarize_account(paid, part)
+            account = _payment.summarize_ledger(paid, partition)
     internal = None
     if options.internal or options.budget is None:
         internal = measure_sides(scores, result.map, options)
     files.write(result.map, scores)
     if json:
-        values = _to_json(result, options, internal, account)
-        _output.print_json({"file": str(files.predictions), **values, **files.to_json()})
+        _output.print_json(
+            {
+                "file": str(files.predictions),
+                **recalibration_to_json(result, internal),
+                "figures_on": FITTED_ON,
+                "ledger": account,
+                **files.to_json(),
+            }
+        )
         return
-    _print_result(files.predictions.name, result, options, internal, account)
+    cost = [("privacy", "NOT private: the map was fitted to exact records")]
+    if account is not None:
+        assert result.statement is not None
+        total = format_up(options.epsilon, 6)
+        if options.delta:
+            total = f"{format_up(result.statement.epsilon)}, delta {format_up(options.delta)}"
+        spent = format_up(account["spent"]["epsilon"], 6)
+        left = format_down(account["left"]["epsilon"], 6)
+        name = _payment.ledger_name(Ledger(Path(account["path"])))
+        cost = [
+            ("cost", f"epsilon {total} in total: {result.budget.text()}"),
+            ("ledger", f"{name}: epsilon {spent} spent, {left} left"),
+        ]
+    print_map(files.predictions.name, result, cost)
+    print_sides(result, internal, f"Released with noise, on {FITTED_ON}.")
+    if result.measurements is None and internal is None:
+        _output.print_status(
+            "No figures before and after: --measure EPSILON releases private ones at an "
+            "additional cost (with --curve also reliability curves), and --internal shows "
+            "exact ones. The map is the same."
+        )
     _payment.print_statement(result.statement, whole=whole)
 
 
 def _plan(
-    options: "FitOptions", reading: Mapping[str, Any], place: Path, scores: Scores | None
+    options: "FitOptions", reading: Mapping[str, Any], ledger_path: Path, scores: Scores | None
 ) -> RecalibrationPlan:
     """Plan a private recalibration by one curator from public facts, and from scores if given.
 
@@ -180,7 +214,7 @@ def _plan(
     the number of classes.
     """
     assert options.budget is not None
-    budget = Ledger(place).budget if os.path.lexists(place) else Budget(1.0)
+    budget = Ledger(ledger_path).budget if os.path.lexists(ledger_path) else Budget(1.0)
     profile = SourceProfile(1, budget.relation, budget.unit, sums_only=False, exact=False)
     plan = plan_recalibration(
         profile,
@@ -201,7 +235,7 @@ def _run_ids(
     options: "FitOptions",
     records: Path,
     reading: Mapping[str, Any],
-    part: str | None,
+    partition: str | None,
     version: str,
 ) -> RunIds:
     """Ids of the runs of a recalibration, from the options alone."""
@@ -213,7 +247,7 @@ def _run_ids(
         "reading": {name: reading[name] for name in ("classes", "unit", "part")},
         "method": plan.method,
         "settings": {**settings, "micro_epsilon": options.budget.map},
-        "part": part,
+        "partition": partition,
         "version": version,
     }
     extras = {"guard": options.budget.guard, "measure": options.budget.measure}
@@ -229,7 +263,9 @@ def is_run(ledger: Ledger, delta: float) -> bool:
     return bool(delta) and ledger.opening.rule.kind == "open"
 
 
-def _require(plan: RecalibrationPlan, ids: RunIds, place: Path, part: str | None) -> None:
+def _require(
+    plan: RecalibrationPlan, ids: RunIds, ledger_path: Path, partition: str | None
+) -> None:
     """Check that an existing ledger can pay, before a record is read.
 
     Raises
@@ -239,9 +275,12 @@ def _require(plan: RecalibrationPlan, ids: RunIds, place: Path, part: str | None
     AnswerError
         If the run was abandoned.
     """
-    ledger = Ledger(place)
+    ledger = Ledger(ledger_path)
     relation, unit = ledger.budget.relation, ledger.budget.unit
-    fit, extras = plan.fit_items(relation, unit, part), plan.extra_items(relation, unit, part)
+    fit, extras = (
+        plan.fit_items(relation, unit, partition),
+        plan.extra_items(relation, unit, partition),
+    )
     if is_run(ledger, ids.delta):
         _, name, items = _next_run(ledger, fit, extras, ids)
         if items:
@@ -254,7 +293,7 @@ def _require(plan: RecalibrationPlan, ids: RunIds, place: Path, part: str | None
     repeated = any(item.purpose in charged for item in items)  # a repetition may be free
     if not repeated and ledger.opening.rule.kind != "plan":
         whole = Composed(tuple(Repeated(item.event, item.times) for item in items))
-        ledger.require(whole, items[0].purpose, partition=part)
+        ledger.require(whole, items[0].purpose, partition=partition)
 
 
 def _next_run(
@@ -296,9 +335,9 @@ def _fit_private(
     plan: RecalibrationPlan,
     ids: RunIds,
     epsilon: float,
-    place: Path,
+    ledger_path: Path,
     records: Path,
-    part: str | None,
+    partition: str | None,
     version: str,
 ) -> tuple[Recalibration, Ledger]:
     """Run a plan with one curator, and return the ledger that paid, too.
@@ -307,16 +346,16 @@ def _fit_private(
     charged as one run.
     """
     new = Budget(plan.budget.total / MICRO)
-    budget = Ledger(place).budget if os.path.lexists(place) else new
-    fit = plan.fit_items(budget.relation, budget.unit, part)
-    extras = plan.extra_items(budget.relation, budget.unit, part)
+    budget = Ledger(ledger_path).budget if os.path.lexists(ledger_path) else new
+    fit = plan.fit_items(budget.relation, budget.unit, partition)
+    extras = plan.extra_items(budget.relation, budget.unit, partition)
     curator = _payment.open_curator(
-        place,
+        ledger_path,
         scores,
         [*fit, *extras],
         epsilon=epsilon,
         delta=ids.delta,
-        partition=part,
+        partition=partition,
         version=version,
         records=records,
     )
@@ -328,7 +367,7 @@ def _fit_private(
         "records": scores.name,
         "classes": list(scores.classes),
         "scores": scores.kind,
-        "part": part,
+        "partition": partition,
         "version": version,
     }
     request = hashlib.sha256(_canonical(query)).hexdigest()
@@ -338,14 +377,14 @@ def _fit_private(
         begun = curator.ledger.begin_run(items, **ids.settings(name)) if items else None
         paid = begun if number is None else Ledger(curator.ledger.path, number)
         assert paid is not None
-        curator = Curator(scores, paid, partition=part, version=version)
-        extra_curator = Curator(scores, begun or paid, partition=part, version=version)
+        curator = Curator(scores, paid, partition=partition, version=version)
+        extra_curator = Curator(scores, begun or paid, partition=partition, version=version)
 
     def mapped(map_: CalibrationMap) -> Curator:
         payer = (extra_curator or curator).ledger
         # Mapped scores are other records.
         return Curator(
-            map_.transform(scores), payer, partition=part, version=f"{version}, mapped"
+            map_.transform(scores), payer, partition=partition, version=f"{version}, mapped"
         )
 
     with _output.progress_bar("Fitting the map"):
@@ -355,18 +394,20 @@ def _fit_private(
     return result, curator.ledger
 
 
-# ---------------------------------------------------------------- results
+# ---------------------------------------------------------------- results, of every mode
 
 Sides = Mapping[str, CalibrationResult]  # before and after a map
 
 
 def measure_sides(scores: Scores, map_: CalibrationMap, options: "FitOptions") -> Sides:
     """Exact figures of the records before and after a map."""
-    replicates = replicates_for(scores) if options.replicates is None else options.replicates
+    replicates = options.replicates
+    if replicates is None:
+        replicates = _figures.replicates_for(scores)
     return {
         when: measure(
             side,
-            figures=BY_GROUP,
+            figures=_figures.BY_GROUP,
             bins=options.bins,
             replicates=replicates,
             rng=np.random.default_rng(0),
@@ -375,113 +416,49 @@ def measure_sides(scores: Scores, map_: CalibrationMap, options: "FitOptions") -
     }
 
 
-def sides_to_json(sides: Sides | None) -> dict[str, Any] | None:
-    """Internal figures as JSON values, with a note."""
-    if sides is None:
-        return None
-    return {
-        "note": _figures.INTERNAL,
-        **{when: estimates_to_json(side.figures) for when, side in sides.items()},
-        "curves": {when: side.curve.to_json() for when, side in sides.items()},
-    }
-
-
-def print_internal(sides: Sides) -> None:
-    """Print exact figures of the records."""
-    note = (
-        f"{_figures.INTERNAL}\nOn {FITTED_ON}, which is optimistic for a map with many "
-        "parameters."
-    )
-    print_sides("before and after", {when: s.figures for when, s in sides.items()}, note)
-    for when, side in sides.items():
-        _figures.print_curve(side.curve, f"{when}\n")
-
-
-def temperature_rows(result: Recalibration) -> Iterator[tuple[str, str]]:
-    """Table rows with the fitted temperatures."""
-    for name, one in result.temperatures.items():
-        label = name if name == "temperature" else f"temperature, {name}"
-        ends = f"{one.level:.0%} interval {one.low:.4g} to {one.high:.4g}"
-        yield f"fitted {label}", f"{one.value:.5g}, {ends}"
-
-
-def _to_json(
-    result: Recalibration,
-    options: "FitOptions",
-    internal: Sides | None,
-    account: Mapping[str, Any] | None,
+def recalibration_to_json(
+    result: Recalibration, internal: Sides | None = None
 ) -> dict[str, Any]:
-    """The result as JSON values."""
-    private = options.budget is not None
-    guard, sides = result.guard, result.measurements
-    names = ("kept", "gain", "threshold", "beta", "records")
-    return {
-        "method": result.method,
-        "private": private,
-        "map": result.map.to_json(),
-        "temperatures": estimates_to_json(result.temperatures) if private else {},
-        "epsilon": options.epsilon if private else None,
-        "delta": options.delta if private else None,
-        "statement": None if result.statement is None else result.statement.to_json(),
-        "guard": {name: getattr(guard, name) for name in names}
-        if isinstance(guard, GuardResult)
-        else None,
-        "figures_on": FITTED_ON,
-        "released": None
-        if sides is None
-        else {"before": sides[0].to_json(), "after": sides[1].to_json()},
-        "internal": sides_to_json(internal),
-        "ledger": account,
-    }
+    """The result as values that JSON can hold, which has no infinity."""
+    exact = None
+    if internal is not None:
+        sides = {when: side.to_json() for when, side in internal.items()}
+        exact = {"note": _figures.INTERNAL, **sides}
+    temperatures = _figures.estimates_to_json(result.temperatures)
+    return {**result.to_json(), "temperatures": temperatures, "internal": exact}
 
 
-def _print_result(
-    name: str,
-    result: Recalibration,
-    options: "FitOptions",
-    internal: Sides | None,
-    account: Mapping[str, Any] | None,
-) -> None:
-    """Print the map and its cost, then figures before and after."""
-    rows = [("map", map_summary(result.map))]
-    budget = options.budget
-    if budget is not None:
-        rows += temperature_rows(result)
+def print_map(name: str, result: Recalibration, cost: Sequence[tuple[str, str]]) -> None:
+    """Print the method, the map, its temperatures, and rows with the cost."""
+    rows = [("method", result.method), ("map", map_summary(result.map))]
+    for temperature, one in result.temperatures.items():
+        label = "" if temperature == "temperature" else f", {temperature}"
+        ends = f"{one.level:.0%} interval {one.low:.4g} to {one.high:.4g}"
+        rows.append((f"fitted temperature{label}", f"{one.value:.5g}, {ends}"))
+        rows.append(("", f"the interval covers {result.interval_covers}"))
     if result.guard is not None:
         rows.append(("guard", result.guard.text()))
-    if budget is None or account is None:
-        rows.append(("privacy", "NOT private: the map was fitted to exact records"))
-    else:
-        assert result.statement is not None
-        parts = {
-            "the map": budget.map,
-            "the guard": budget.guard,
-            "figures": 2 * (budget.measure // 2),
-        }
-        costs = [f"{format_up(cost / MICRO, 6)} for {n}" for n, cost in parts.items() if cost]
-        total = format_up(options.epsilon, 6)
-        if options.delta:
-            total = f"{format_up(result.statement.epsilon)}, delta {format_up(options.delta)}"
-        paid = format_up(account["spent"]["epsilon"], 6)
-        left = format_down(account["left"]["epsilon"], 6)
-        ledger = _payment.ledger_name(Ledger(Path(account["path"])))
-        rows += [
-            ("cost", f"epsilon {total} in total: {', '.join(costs)}"),
-            ("ledger", f"{ledger}: epsilon {paid} spent, {left} left"),
-        ]
-    _output.print_table(f"{name}: the map", ("", ""), rows)
-    if result.measurements is not None:
-        sides = dict(zip(("before", "after"), result.measurements, strict=True))
-        figures = {when: figures_of(side.overall) for when, side in sides.items()}
-        print_sides("before and after", figures, f"Released with noise, on {FITTED_ON}.")
+    if result.map == Identity() and result.before is not None and result.measurements is None:
+        rows.append(("figures", "the same before and after, because no map is used"))
+    _output.print_table(f"{name}: the map", ("", ""), [*rows, *cost])
+
+
+def print_sides(result: Recalibration, internal: Sides | None, note: str) -> None:
+    """Print the released and the exact figures before and after the map, and their curves."""
+    if result.before is not None and result.after is not None:
+        sides = {"before": result.before, "after": result.after}
+        figures = {when: _figures.figures_of(side) for when, side in sides.items()}
+        _figures.print_sides("before and after", figures, note)
         for when, side in sides.items():
-            if side.overall.curve is not None:
-                _figures.print_curve(side.overall.curve, f"{when}\n")
+            if side.curve is not None:
+                _figures.print_curve(side.curve, f"{when}\n")
     if internal is not None:
-        print_internal(internal)
-    if result.measurements is None and internal is None:
-        _output.print_status(
-            "No figures before and after: --measure EPSILON releases private ones at an "
-            "additional cost (with --curve also reliability curves), and --internal shows "
-            "exact ones. The map is the same."
+        exact = {when: side.figures for when, side in internal.items()}
+        _figures.print_sides(
+            "before and after",
+            exact,
+            f"{_figures.INTERNAL}\nOn {FITTED_ON}, which is optimistic for a map with many "
+            "parameters.",
         )
+        for when, each in internal.items():
+            _figures.print_curve(each.curve, f"{when}\n")

@@ -20,8 +20,12 @@ from veracal.calibration import (
 )
 from veracal.cli import _output
 from veracal.cli._artifacts import is_artifact
-from veracal.cli._recalibrate_local import write_map
-from veracal.cli._recalibrate_sources import print_map, print_released, recalibration_to_json
+from veracal.cli._recalibrate_local import (
+    print_map,
+    print_sides,
+    recalibration_to_json,
+    write_map,
+)
 from veracal.data import check_output_path
 from veracal.errors import DataError
 from veracal.federation import (
@@ -58,7 +62,7 @@ class RemoteOptions:
     """The remote institutions and how long to wait, from the options."""
 
     listing: Path
-    least: int | None
+    min_sources: int | None
     at_sources: int
     wait: float | None
     given_up: tuple[str, ...]
@@ -96,7 +100,7 @@ class Outputs:
             check_output_folder(path, force=self.force)
         elif self.map_out is None:
             raise typer.BadParameter(
-                "pass an output: --out FOLDER for an artifact with the new map, --force to "
+                "Pass an output: --out FOLDER for an artifact with the new map, --force to "
                 "write it into MODEL itself, or --map-out FILE for the map alone.",
                 param_hint="--out",
             )
@@ -143,7 +147,7 @@ def recalibrate_remote(
                 key,
                 transport,
                 history,
-                min_sources=remote.least or listing.min_sources,
+                min_sources=remote.min_sources or listing.min_sources,
                 run=_run_id(options, remote.run),
                 timeout=listing.timeout,
             )
@@ -183,11 +187,11 @@ def recalibrate_remote(
             }
         )
         return
-    print_map(outputs.model.name, result)
+    budget = ("budget", f"at each institution {result.budget.text()}")
+    print_map(outputs.model.name, result, [budget])
     _print_costs(costs)
-    print_released(
-        result, f"Released with noise, on {ON_REMOTE}: without a map, and with this one."
-    )
+    note = f"Released with noise, on {ON_REMOTE}: without a map, and with this one."
+    print_sides(result, None, note)
     text = statement_text(result, costs)
     typer.echo("\n" + _output.escape_text(text if whole else text.split("\n\n")[0], keep="\n"))
 
@@ -197,11 +201,11 @@ def _read_listing(remote: RemoteOptions, model: Path) -> SourceList:
     listing = read_source_list(remote.listing)
     with _output.usage_errors("--wait"):
         listing = listing.with_wait(remote.wait, remote.given_up)
-    least = remote.least or listing.min_sources
-    if least is not None and not 1 <= least <= len(listing.terms):
+    min_sources = remote.min_sources or listing.min_sources
+    if min_sources is not None and not 1 <= min_sources <= len(listing.terms):
         raise typer.BadParameter(
-            f"expected at most {len(listing.terms)}, the number of institutions, got {least}.",
-            param_hint="--least",
+            f"Expected at most {len(listing.terms)} institutions, got {min_sources}.",
+            param_hint="--min-sources",
         )
     actual = model_hash(model)
     others = [one.name for one in listing.terms if one.model != actual]

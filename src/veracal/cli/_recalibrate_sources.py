@@ -24,7 +24,6 @@ from veracal.accounting import (
 )
 from veracal.calibration import (
     FITTED_ON,
-    Identity,
     Recalibration,
     SourceProfile,
     find_unaffordable,
@@ -32,15 +31,12 @@ from veracal.calibration import (
     run_recalibration,
 )
 from veracal.cli import _options, _output, _payment
-from veracal.cli._artifacts import map_summary
-from veracal.cli._figures import estimates_to_json, print_sides
-from veracal.cli._measurement import figures_of
 from veracal.cli._recalibrate_local import (
     RecalibrationFiles,
     measure_sides,
-    print_internal,
-    sides_to_json,
-    temperature_rows,
+    print_map,
+    print_sides,
+    recalibration_to_json,
 )
 from veracal.data import Scores, load_scores
 from veracal.errors import BudgetError, DataError, LedgerError
@@ -141,7 +137,7 @@ class SourcesOptions:
 
     column: str
     ledgers: Path | None
-    least: int | None
+    min_sources: int | None
     at_sources: int
     version: str
 
@@ -164,13 +160,13 @@ def recalibrate_sources(
     files.check_scores(scores)
     if folder.exists() and not folder.is_dir():
         raise typer.BadParameter(
-            f"expected a folder, with a ledger for each institution, got the file {folder}.",
+            f"Expected a folder, with a ledger for each institution, got the file {folder}.",
             param_hint="--ledger",
         )
-    if sources.least is not None and sources.least > len(names):
+    if sources.min_sources is not None and sources.min_sources > len(names):
         raise typer.BadParameter(
-            f"expected at most {len(names)}, the number of institutions, got {sources.least}.",
-            param_hint="--least",
+            f"Expected at most {len(names)} institutions, got {sources.min_sources}.",
+            param_hint="--min-sources",
         )
     with _output.usage_errors():
         result, ledgers, paid = _run(
@@ -179,34 +175,32 @@ def recalibrate_sources(
     files.write(result.map, scores)
     internal = measure_sides(scores, result.map, options) if options.internal else None
     institutions: list[dict[str, Any]] = [
-        {"name": name, "dropout": why, "ledger": _payment.summarize_account(ledger)}
+        {"name": name, "dropout": why, "ledger": _payment.summarize_ledger(ledger)}
         for name, why, ledger in zip(names, result.dropouts, ledgers, strict=True)
     ]
     if json:
         _output.print_json(
             {
                 "file": str(files.predictions),
-                **recalibration_to_json(result),
+                **recalibration_to_json(result, internal),
                 "figures_on": FITTED_ON,
-                "internal": sides_to_json(internal),
                 "institutions": institutions,
-                "ledger": _payment.summarize_account(paid),
+                "ledger": _payment.summarize_ledger(paid),
                 **files.to_json(),
             }
         )
         return
-    print_map(files.predictions.name, result)
+    budget = ("budget", f"at each institution {result.budget.text()}")
+    print_map(files.predictions.name, result, [budget])
     rows = [
         (one["name"], one["dropout"] or "answered every query", *_amounts(one["ledger"]))
         for one in institutions
     ]
-    account = _amounts(_payment.summarize_account(paid))
+    account = _amounts(_payment.summarize_ledger(paid))
     rows.append((_payment.ledger_name(paid), "charged as well", *account))
     heads = ("institution", "", "spent", "left")
     _output.print_table("institutions", heads, rows, right=heads[2:])
-    print_released(result, f"Released with noise, on {FITTED_ON}.")
-    if internal is not None:
-        print_internal(internal)
+    print_sides(result, internal, f"Released with noise, on {FITTED_ON}.")
     _payment.print_statement(result.statement, whole=whole)
 
 
@@ -241,7 +235,7 @@ def _run(
         **options.fitter_settings(),
     )
     charge = DataCharge(
-        _payment.ledger_place(predictions, None),
+        _payment.find_ledger(predictions, None),
         predictions,
         plan.budget.total,
         plan.delta,
@@ -263,14 +257,14 @@ def _run(
         )
         for i, (name, path) in enumerate(zip(names, paths, strict=True))
     ]
-    pool = Pool(curators, min_sources=sources.least, max_records=options.size)
-    if sources.least is None:  # every institution can pay, before any is charged
+    pool = Pool(curators, min_sources=sources.min_sources, max_records=options.size)
+    if sources.min_sources is None:  # every institution can pay, before any is charged
         for name, curator in zip(names, curators, strict=True):
             try:
                 find_unaffordable(curator, plan.items)
             except BudgetError as error:
                 raise BudgetError(
-                    f"{name}: {error} Or require fewer institutions with --least."
+                    f"{name}: {error} Or require fewer institutions with --min-sources."
                 ) from error
     query = {
         "records": scores.name,
@@ -299,7 +293,7 @@ def _read_institutions(
         return column, tuple(_options.parse_list(values, "--sources-by"))
     if not column:
         raise typer.BadParameter(
-            "expected the name of a column, as in hospital.", param_hint="--sources-by"
+            "Expected the name of a column, as in hospital.", param_hint="--sources-by"
         )
     alone = {**reading, "groups": {}, "unit": column}
     units = load_scores(predictions, **alone).units
@@ -318,31 +312,3 @@ def _amounts(account: Mapping[str, Any]) -> tuple[str, str]:
     """Spent and remaining epsilon of a ledger."""
     spent, left = account["spent"]["epsilon"], account["left"]["epsilon"]
     return format_up(spent, 6), format_down(left, 6)
-
-
-# ---------------------------------------------------------------- results, also of remote sources
-
-
-def recalibration_to_json(result: Recalibration) -> dict[str, Any]:
-    """The result as values that JSON can hold, which has no infinity."""
-    return {**result.to_json(), "temperatures": estimates_to_json(result.temperatures)}
-
-
-def print_map(name: str, result: Recalibration) -> None:
-    """Print the method, the map, its temperatures and the budget."""
-    rows = [("method", result.method), ("map", map_summary(result.map))]
-    for row in temperature_rows(result):
-        rows += [row, ("", f"the interval covers {result.interval_covers}")]
-    if result.guard is not None:
-        rows.append(("guard", result.guard.text()))
-    rows.append(("budget", f"at each institution {result.budget.text()}"))
-    if result.map == Identity() and result.before is not None:
-        rows.append(("figures", "the same before and after, because no map is used"))
-    _output.print_table(f"{name}: the map", ("", ""), rows)
-
-
-def print_released(result: Recalibration, note: str) -> None:
-    """Print the figures before and after, if they were measured."""
-    if result.before is not None and result.after is not None:
-        sides = {"before": figures_of(result.before), "after": figures_of(result.after)}
-        print_sides("before and after", sides, note)

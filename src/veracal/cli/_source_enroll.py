@@ -16,7 +16,7 @@ from veracal.artifact import PrivateClassifier
 from veracal.calibration import ParameterGrid, TemperatureGrid
 from veracal.cli import _options, _output, _payment
 from veracal.cli._artifacts import read_table
-from veracal.cli._run_output import print_notice
+from veracal.cli._payment import print_notice
 from veracal.cli._signals import Log, until_stopped
 from veracal.cli._source_output import print_allowance
 from veracal.data import Dataset, Schema, Scores, atomic_file, new_file
@@ -28,7 +28,7 @@ from veracal.federation import (
     METHOD_KINDS,
     TERMS,
     Declaration,
-    FileMarkKey,
+    DigestKey,
     PublicKey,
     RecordFile,
     SourceFolder,
@@ -81,55 +81,40 @@ class RecordPaths:
 
     def ledger_path(self) -> Path:
         """Path of the ledger of the records, which may not exist yet."""
-        return _payment.ledger_place(self.records, self.ledger)
+        return _payment.find_ledger(self.records, self.ledger)
 
     def check(self) -> None:
-        """Refuse inconsistent options."""
+        """Reject inconsistent options."""
         if (self.scores is None) == (self.data is None):
             raise typer.BadParameter(
-                "give the records once: --scores FILE, or --model ARTIFACT --data TABLE.",
+                "Give the records once: --scores FILE, or --model ARTIFACT --data TABLE.",
                 param_hint="--scores",
             )
         if (self.model is None) == (self.model_hash is None):
             raise typer.BadParameter(
-                "give the model that scored the records once: --model FILE or FOLDER, or "
+                "Give the model that scored the records once: --model FILE or FOLDER, or "
                 "--model-hash HEX.",
                 param_hint="--model",
             )
         if self.data is None:
             if self.partition is not None:
-                raise typer.BadParameter("requires --data TABLE.", param_hint="--partition")
+                raise typer.BadParameter("This needs --data TABLE.", param_hint="--partition")
             return
         if self.model is None:
-            raise typer.BadParameter("requires --model ARTIFACT.", param_hint="--data")
+            raise typer.BadParameter("This needs --model ARTIFACT.", param_hint="--data")
         if self.classes is not None or self.unit is not None:
             raise typer.BadParameter(
-                "not with --data: the artifact's schema declares classes and units.",
+                "Not with --data: the artifact's schema declares classes and units.",
                 param_hint="--classes" if self.classes is not None else "--unit",
             )
 
     def check_partition(self, known: Collection[str]) -> None:
-        """Refuse an unknown partition."""
+        """Reject an unknown partition."""
         if self.partition is not None and self.partition not in known:
             raise typer.BadParameter(
-                f"expected one of {', '.join(known)}, got {self.partition!r}.",
+                f"Expected one of {', '.join(known)}, got {self.partition!r}.",
                 param_hint="--partition",
             )
-
-
-@dataclass(frozen=True)
-class OutputFiles:
-    """Files for the coordinator: terms, and the public key of a node."""
-
-    terms: Path
-    node_key: Path | None
-
-    def check(self) -> None:
-        """Refuse paths that cannot be written, before any work."""
-        for path, option in ((self.terms, "--out"), (self.node_key, "--node-key-out")):
-            if path is not None:
-                _output.check_new(path, force=False, option=option)
-                new_file(path)
 
 
 def parse_declaration(given: Mapping[str, Any], model: str) -> Declaration:
@@ -160,7 +145,7 @@ def _parse_numbers(text: str, count: int, kind: Callable[[str], Any], option: st
         numbers = []
     if len(numbers) != count:
         raise typer.BadParameter(
-            f"expected {count} comma-separated numbers, got {text!r}.", param_hint=option
+            f"Expected {count} comma-separated numbers, got {text!r}.", param_hint=option
         )
     return numbers
 
@@ -178,7 +163,7 @@ def _read_key(text: str) -> PublicKey:
             pass  # no key
     if len(keys) != 1:
         raise typer.BadParameter(
-            f"expected 64 hexadecimal digits, or a file that contains them, got {text[:80]!r}. "
+            f"Expected 64 hexadecimal digits, or a file that contains them, got {text[:80]!r}. "
             "`veracal federation init` prints them for the coordinator.",
             param_hint="--coordinator",
         )
@@ -199,7 +184,9 @@ class EnrolledRecords:
     seal: Callable[[], None] | None = None  # records new individuals; call it before the charge
 
 
-def read_records(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> EnrolledRecords:
+def read_records(
+    paths: RecordPaths, relation: Relation, digest_key: DigestKey
+) -> EnrolledRecords:
     """Read the records; a table is scored with the artifact, without its calibration map."""
     model, data = paths.model, paths.data
     if data is None:
@@ -207,15 +194,15 @@ def read_records(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> 
         model_id = paths.model_hash or model_hash(model or "")
         if not is_hexadecimal(model_id, 64):
             raise typer.BadParameter(
-                "expected 64 hexadecimal digits, a SHA-256.", param_hint="--model-hash"
+                "Expected 64 hexadecimal digits, a SHA-256.", param_hint="--model-hash"
             )
-        scored = RecordFile.read(paths.scores, marks)
+        scored = RecordFile.read(paths.scores, digest_key)
         reading = _options.parse_reading(paths.classes, None, paths.unit, None)
         scores = _options.load_predictions(paths.scores, reading)
-        return EnrolledRecords(scores, model_id, scored.verify(marks), model)
+        return EnrolledRecords(scores, model_id, scored.verify(digest_key), model)
     assert model is not None
     classifier = PrivateClassifier.load(model)
-    file = None if _options.is_name(data) else RecordFile.read(Path(data), marks)
+    file = None if _options.is_name(data) else RecordFile.read(Path(data), digest_key)
     records = read_table(classifier, data, row_digests=paths.partition is not None)
     seal = None
     if paths.partition is not None:
@@ -229,7 +216,7 @@ def read_records(paths: RecordPaths, relation: Relation, marks: FileMarkKey) -> 
             "values.",
         )
     scores = _reorder_classes(classifier, classifier.scores(records, mapped=False))
-    file = None if file is None else file.verify(marks)
+    file = None if file is None else file.verify(digest_key)
     return EnrolledRecords(scores, artifact_hash(classifier), file, model, seal)
 
 
@@ -293,24 +280,30 @@ def enroll_source(
     folder: Path,
     paths: RecordPaths,
     declare: Callable[[str], Declaration],
-    outputs: OutputFiles,
+    out: Path,
+    node_key_out: Path | None,
     *,
     yes: bool,
     json: bool,
 ) -> None:
-    """Check an enrollment, show what it allows, and write it after confirmation."""
+    """Check an enrollment, show what it allows, and write it after confirmation.
+
+    The signed terms and, if wanted, the public key of a node are written to new files.
+    """
     source = read_source(folder)
     budget = declare("0" * 64).budget(source)  # checks the options
-    outputs.check()
+    for path in (out, node_key_out):
+        if path is not None:
+            new_file(path)  # fail before any work
     paths.check()
     ledger_path = paths.ledger_path()
-    # Refuse what the budgets do not cover before a record is read.
+    # Reject what the budgets do not cover before a record is read.
     if os.path.lexists(ledger_path):
         ledger = Ledger(ledger_path)
         paths.check_partition(ledger.opening.partitions)
         ledger.require(data_event(budget, ledger), "enrollment", partition=paths.partition)
     source.shares.require(share_event(budget), "enrollment")
-    records = read_records(paths, source.budget.relation, source.marks)
+    records = read_records(paths, source.budget.relation, source.digest_key)
     _output.print_status("Evaluating every query once; the answers are discarded.")
     proposal = propose(folder, records.scores, declare(records.model))
     if not json:
@@ -335,23 +328,23 @@ def enroll_source(
         ledger=_ledger(source, ledger_path, paths.records),
         partition=paths.partition,
     )
-    _copy_output(source.path / ENROLLED / terms.source / TERMS, outputs.terms)
-    if outputs.node_key is not None:
+    _copy_output(source.path / ENROLLED / terms.source / TERMS, out)
+    if node_key_out is not None:
         from veracal.federation import make_node_key
 
         public = source.path / f"{NODE_KEY}.pub"
         if not public.exists():
             make_node_key(source.path / NODE_KEY)
-        _copy_output(public, outputs.node_key)
+        _copy_output(public, node_key_out)
     if json:
         _output.print_json(
-            {"enrollment": terms.source, "out": str(outputs.terms), "terms": terms.to_json()}
+            {"enrollment": terms.source, "out": str(out), "terms": terms.to_json()}
         )
         return
     print_allowance(proposal, before=False)
-    given, options = str(outputs.terms), "--inbox IN --outbox OUT"
-    if outputs.node_key is not None:
-        given, options = f"{given} and {outputs.node_key}", "--flower HOST:PORT --ca FILE"
+    given, options = str(out), "--inbox IN --outbox OUT"
+    if node_key_out is not None:
+        given, options = f"{given} and {node_key_out}", "--flower HOST:PORT --ca FILE"
     for line in (
         "",
         f"Enrollment  {terms.source}",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veracal.cli import _artifacts, _figures, _options, _output
+from veracal.cli import _artifacts, _figures, _options, _output, _payment
 
 if TYPE_CHECKING:
     from veracal.data import Estimate
@@ -39,7 +39,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B…",
-            help="Folders of 'veracal fit'; with --methods, one table or built-in set.",
+            help="Folders of models that 'veracal fit' wrote; with --methods, one table or "
+            "built-in set.",
         ),
     ],
     methods: Annotated[
@@ -78,15 +79,11 @@ def compare(
     """
     given = context.params
     if methods is None:
-        for name in (*_options.FIELDS, "target", "out", "ledger", "config", "force"):
-            if given.get(name) is not None and given[name] is not False:
-                raise typer.BadParameter(
-                    "This needs --methods.", param_hint=_options.option_name(name)
-                )
+        training = [name for name in given if name not in ("names", "json")]
+        _options.reject_given(context, training, "This needs --methods.")
         if len(names) < 2:
             raise typer.BadParameter(
-                "Name two or more folders of 'veracal fit', or add --methods to train on a "
-                "table.",
+                "Name two or more folders of models, or add --methods to train on a table.",
                 param_hint="A B…",
             )
         if len({os.path.realpath(name) for name in names}) < len(names):
@@ -129,7 +126,6 @@ def _train(
 
     _options.check_folder(folder, force=force or is_unfinished(folder, configurations))
     from veracal.accounting import format_up
-    from veracal.cli import _run_output
     from veracal.workflow import compare
 
     n, epsilon = len(configurations), config.privacy.epsilon
@@ -137,7 +133,7 @@ def _train(
         f"Each of {n} methods has epsilon {format_up(epsilon / n, 6)}; all together "
         f"{format_up(epsilon, 6)}."
     )
-    with _run_output.guard_run(config, folder, ledger) as (path, progress, notify):
+    with _payment.guard_run(config, folder, ledger) as (path, progress, notify):
         runs = compare(
             config,
             configurations,
@@ -246,8 +242,7 @@ def _print_tables(names: Sequence[str], artifacts: Sequence[Mapping[str, Any]]) 
     """Print two artifacts in columns; more in rows, with their figures after the map."""
 
     def figures(artifact: Mapping[str, Any], when: str) -> list[str]:
-        measured = artifact["measured"].get(when, {})
-        return [_figures.format_estimate(measured.get(name)) for name in _artifacts.FIGURES]
+        return _figures.format_row(artifact["measured"].get(when, {}))
 
     settings = [
         (

@@ -27,11 +27,15 @@ def _complete(incomplete: str) -> list[str]:
 What = Annotated[
     str,
     typer.Argument(
-        metavar="NAME|FILE", help="A name, or a file of records.", autocompletion=_complete
+        metavar="NAME|FILE",
+        help="A name from 'veracal data list', or a file of records.",
+        autocompletion=_complete,
     ),
 ]
-PublishedPart = Annotated[str | None, typer.Option(help="Published part: train, test, …")]
-Variant = Annotated[str | None, typer.Option(help="Published version.")]
+PublishedPart = Annotated[
+    str | None, typer.Option(help="Published part of a built-in set: train, test, …")
+]
+Variant = Annotated[str | None, typer.Option(help="Published version of a built-in set.")]
 
 INTERNAL = "internal: private under add/remove"
 _WIDE = 100  # characters that the list of sets needs to have one line for each
@@ -59,7 +63,7 @@ def list_(json: _options.Json = False) -> None:
 @app.command(epilog="Example:  veracal data show breast-cancer")
 def show(
     what: What,
-    schema: _options.FileSchema = None,
+    schema: _options.SchemaFile = None,
     part: PublishedPart = None,
     variant: Variant = None,
     json: _options.Json = False,
@@ -211,7 +215,7 @@ def _column_row(name: str, column: "Column") -> tuple[str, str, str, str, str]:
 @app.command(epilog="Example:  veracal data check visits.csv --schema visits.toml")
 def check(
     file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, Arrow, npz or npy file.")],
-    schema: Annotated[Path, typer.Option(help="Schema with the public facts about FILE.")],
+    schema: Annotated[Path, typer.Option(help="TOML file with the public facts about FILE.")],
     json: _options.Json = False,
 ) -> None:
     """Check FILE against its schema, and count its records, in one pass."""
@@ -235,7 +239,9 @@ def check(
 )
 def count(
     what: What,
-    epsilon: Annotated[float, typer.Option(help="Privacy cost of the answer.")],
+    epsilon: Annotated[
+        float, typer.Option(help="Epsilon of the answer, charged before it is computed.")
+    ],
     ledger: Annotated[
         str | None,
         typer.Option(
@@ -244,9 +250,9 @@ def count(
             "NAME or FILE, see 'veracal ledger list'.",
         ),
     ] = None,
-    schema: _options.FileSchema = None,
-    ledger_part: _options.LedgerPart = None,
-    version: _options.RecordsVersion = "",
+    schema: _options.SchemaFile = None,
+    partition: _options.Partition = None,
+    version: _options.Version = None,
     part: PublishedPart = None,
     variant: Variant = None,
     json: _options.Json = False,
@@ -265,12 +271,12 @@ def count(
     event = laplace_event(Count(), cost, account.budget.relation, account.budget.unit)
     is_repeated = any(entry.event == event for entry in account.entries())
     if not is_repeated:
-        account.require(event, Count.name, partition=ledger_part)
+        account.require(event, Count.name, partition=partition)
     records, _ = _load(what, schema, part, variant)
-    curator = Curator(records, account, partition=ledger_part, version=version)
+    curator = Curator(records, account, partition=partition, version=version or "")
     release = curator.answer(Count(), micro_epsilon=cost)
     low, high = release.intervals(0.95)[0]
-    left = account.remaining(ledger_part)
+    left = account.remaining(partition)
     if json:
         figures = {
             "count": int(release.value),
@@ -311,9 +317,14 @@ def features(
     ] = None,
     tokens: Annotated[int, typer.Option(min=8, max=512, help="Longest text, in tokens.")] = 128,
     network: Annotated[
-        Path | None, typer.Option(help="Folder of a Hugging Face model to use instead.")
+        Path | None,
+        typer.Option(
+            help="Folder of a Hugging Face model to use instead of the built-in network."
+        ),
     ] = None,
-    cache: Annotated[bool, typer.Option(help="Cache the features.")] = True,
+    cache: Annotated[
+        bool, typer.Option(help="Keep the features in the cache folder, and reuse them.")
+    ] = True,
     json: _options.Json = False,
 ) -> None:
     """Encode images or text as vectors with a frozen network, each record independently.
@@ -378,10 +389,12 @@ def _source(what: str, schema: Path | None, choice: str | None) -> str | Path:
         is_name = _options.is_name(what)
     if schema is not None and is_name and what in CATALOG:
         raise typer.BadParameter(
-            f"{what!r} has its own. Leave this out.", param_hint="--schema"
+            f"The built-in set {what!r} has its own: leave this out.", param_hint="--schema"
         )
     if choice is not None and not is_name:
-        raise typer.BadParameter("Only named sets have these.", param_hint="--part, --variant")
+        raise typer.BadParameter(
+            "Only built-in sets have these.", param_hint="--part, --variant"
+        )
     if is_name and schema is None:
         return what
     if not path.exists():

@@ -142,10 +142,10 @@ def _tests() -> Iterator[Check]:
     remedy = "Start in a writable folder on a local disk, or name one with --ledger."
     try:
         with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".veracal-doctor.") as folder:
-            place = Path(folder) / "test.ledger"
-            open_ledger(place, Budget(1.0))
-            Ledger(place).charge(Pure(0.25), "self-test")
-            left = Ledger(place).remaining().epsilon
+            path = Path(folder) / "test.ledger"
+            open_ledger(path, Budget(1.0))
+            Ledger(path).charge(Pure(0.25), "self-test")
+            left = Ledger(path).remaining().epsilon
     except (OSError, VeracalError) as error:
         yield Check("a ledger here", " ".join(str(error).split()), False, remedy)
         return

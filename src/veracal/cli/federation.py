@@ -1,18 +1,32 @@
 """Commands of a coordinator who recalibrates a model with several institutions."""
 
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from veracal.cli import _options, _output
+from veracal.cli._signals import Log, until_stopped
+from veracal.errors import DataError
 
 if TYPE_CHECKING:
-    import threading
+    from veracal.federation import SuperLink, TransportKind
+    from veracal.workflow import Hospital, LocalFederation
+
+    # A hospital, the command that serves it, and its process.
+    Server = tuple[Hospital, list[str], subprocess.Popen[bytes]]
 
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     help="Recalibrate a model with several institutions, each with its own privacy budget.",
 )
 
@@ -22,6 +36,14 @@ _NODE_OPTIONS = {
     "files": ("", ""),
     "flower": ("--node-key-out north.pub", "--node-key north.pub"),
 }
+_FLOWER = "flower"  # subfolder for Flower's files
+_AUTHORITY = "ca.crt"  # certificate in it, which institutions need
+_SOURCES = 3  # hospitals of a local federation
+_HOST = "127.0.0.1"
+_WAIT = 60  # seconds, for files that the courier carries
+_POLL = 0.5  # seconds between two looks at the hospitals
+_STOP_TIMEOUT = 60.0  # seconds for all processes, which are stopped one after another
+_PROGRAM = [sys.executable, "-m", "veracal"]  # in this Python environment
 
 
 @app.command(epilog="Example:  veracal federation init study --name 'Heart study'")
@@ -93,11 +115,7 @@ def add(
     The signature does not prove who signed the terms: compare the fingerprint
     with what the institution reads out to you.
     """
-    if json and not yes:
-        raise typer.BadParameter(
-            "add --yes after comparing the fingerprints: with --json there is no prompt.",
-            param_hint="--json",
-        )
+    _options.check_confirmation(yes=yes, json=json)
     from veracal.federation import (
         LIST_FILE,
         add_source,
@@ -114,7 +132,7 @@ def add(
     if listing.transport["kind"] == "flower":
         if len(node_keys) != len(terms):
             raise typer.BadParameter(
-                f"give it once for each source, in the same order: expected {len(terms)}, got "
+                f"Give it once for each source, in the same order: expected {len(terms)}, got "
                 f"{len(node_keys)}.",
                 param_hint="--node-key",
             )
@@ -122,7 +140,7 @@ def add(
             read_public_node_key(each)  # reject a private key, which must stay at the source
         keys = list(node_keys)
     elif node_keys:
-        raise typer.BadParameter("only for federations over Flower.", param_hint="--node-key")
+        raise typer.BadParameter("Only for federations over Flower.", param_hint="--node-key")
     added = []
     for path, key in zip(terms, keys, strict=True):
         source_terms, raw = read_terms(path)
@@ -195,29 +213,74 @@ def superlink(
     It carries signed messages and runs no code. An authority in the folder signs its
     certificate. Give the authority's certificate to the institutions.
     """
-    from veracal.cli import _federation_local as _superlink
-    from veracal.cli._signals import Log, until_stopped
     from veracal.federation import LIST_FILE, read_source_list
 
     transport = read_source_list(folder / LIST_FILE, allow_empty=True).transport
 
-    def work(stop: "threading.Event", log: Log) -> None:
-        with _superlink.superlink(folder, listen, log=log) as link:
+    def work(stop: threading.Event, log: Log) -> None:
+        with _run_superlink(folder, listen, log=log) as link:
             for line in (
                 f"A SuperLink listens at {link.address} (process {link.pid}). Give to each "
                 "institution:",
                 "",
-                f"  {folder / _superlink.FLOWER / _superlink.AUTHORITY}",
+                f"  {folder / _FLOWER / _AUTHORITY}",
                 "",
                 "Each institution runs, on its own machine:",
                 "",
-                f"  veracal source serve FOLDER --flower {transport['address']} --ca "
-                f"{_superlink.AUTHORITY}",
+                f"  veracal source serve FOLDER --flower {transport['address']} --ca {_AUTHORITY}",
             ):
                 _output.print_line(line)
             stop.wait()
 
-    until_stopped(work, "Stopped.", timeout=_superlink.STOP_TIMEOUT)
+    until_stopped(work, "Stopped.", timeout=_STOP_TIMEOUT)
+
+
+@contextmanager
+def _run_superlink(
+    folder: Path, listen: str | None = None, *, log: Log = _output.print_status
+) -> "Iterator[SuperLink]":
+    """Run a SuperLink with the registered nodes of a federation.
+
+    It listens at the address ``listen`` of this machine, by default at the federation's.
+    """
+    from veracal.federation import (
+        LIST_FILE,
+        LOCAL_HOSTS,
+        SuperLink,
+        make_server_files,
+        read_source_list,
+        register_nodes,
+    )
+
+    listing = read_source_list(folder / LIST_FILE, allow_empty=True)
+    transport = listing.transport
+    if transport["kind"] != "flower":
+        raise DataError(
+            str(folder),
+            "a federation over Flower",
+            "a federation by files",
+            "It needs no SuperLink.",
+        )
+    address = transport["address"]
+    host, _, text = address.rpartition(":")
+    if not host or not text.isdecimal():
+        raise DataError(
+            str(folder), "an address such as localhost:9092", address, "Correct it."
+        )
+    port, home = int(text), folder / _FLOWER
+    home.mkdir(mode=0o700, exist_ok=True)
+    names = tuple(dict.fromkeys((host, *LOCAL_HOSTS, *([] if listen is None else [listen]))))
+    files = make_server_files(home, names)
+    log(f"Starting a SuperLink at {host}:{port}, over TLS")
+    with SuperLink(home, files, host=listen or host, port=port) as link:
+        keys = listing.paths("node_key")
+        if keys:
+            local = link.address if listen is None else f"{LOCAL_HOSTS[1]}:{port}"
+            register_nodes(local, ca=files.authority, nodes=keys, home=home / "home")
+        yield link
+
+
+# ---------------------------------------------------------------- a federation on this machine
 
 
 @app.command(epilog="Example:  veracal federation local trial --sources 3")
@@ -256,18 +319,187 @@ def local(
     """
     if then_recalibrate and by_hand:
         raise typer.BadParameter(
-            "not with --by-hand, because the files must be carried.",
+            "Not with --by-hand, because the files must be carried.",
             param_hint="--then-recalibrate",
         )
-    from veracal.cli import _federation_local as _local
-
-    wait = 0 if by_hand else _local.WAIT
-    federation, kind = _local.open_or_create(folder, sources, transport, port, wait=wait)
+    federation, kind = _open_or_create(
+        folder, sources, transport, port, wait=0 if by_hand else _WAIT
+    )
     if by_hand and kind != "files":
-        raise typer.BadParameter("only with --transport files.", param_hint="--by-hand")
+        raise typer.BadParameter("Only with --transport files.", param_hint="--by-hand")
     if port is not None and kind != "flower":
-        raise typer.BadParameter("only with --transport flower.", param_hint="--port")
+        raise typer.BadParameter("Only with --transport flower.", param_hint="--port")
     if then_recalibrate:
-        with _local.running(federation, kind, courier=True):
-            raise typer.Exit(_local.run_recalibration(federation))
-    _local.keep_running(federation, kind, by_hand=by_hand)
+        with _run_hospitals(federation, kind, courier=True):
+            command = _recalibration_command(federation)
+            _output.print_status(f"$ veracal {shlex.join(command)}")
+            code = subprocess.run([*_PROGRAM, *command], check=False).returncode
+        raise typer.Exit(code)
+
+    def work(stop: threading.Event, log: Log) -> None:
+        with _run_hospitals(federation, kind, courier=not by_hand, log=log) as servers:
+            typer.echo(_instructions(federation, servers, by_hand=by_hand))
+            printed: dict[str, str] = {}
+            while not stop.is_set():
+                for hospital, _, process in servers:
+                    line = _status_line(hospital, process)
+                    if line != printed.get(hospital.name):
+                        printed[hospital.name] = line
+                        log(line)
+                stop.wait(_POLL)
+
+    until_stopped(work, "Stopped. All answers stay charged.", timeout=_STOP_TIMEOUT)
+
+
+def _open_or_create(
+    folder: Path,
+    sources: int | None,
+    transport: str | None,
+    port: int | None,
+    *,
+    wait: int,
+) -> "tuple[LocalFederation, TransportKind]":
+    """Open the local federation in a folder, or create one."""
+    from veracal._checks import extra
+    from veracal.federation import LIST_FILE, TRANSPORT_KINDS, find_port, read_source_list
+    from veracal.workflow import exists_local, make_local, open_local
+
+    if exists_local(folder):
+        federation = open_local(folder)
+        settings = read_source_list(federation.study / LIST_FILE).transport
+        kind: TransportKind = "flower" if settings["kind"] == "flower" else "files"
+        current: dict[str, object] = {"sources": len(federation.hospitals), "transport": kind}
+        if kind == "flower":
+            current["port"] = int(settings["address"].rpartition(":")[2])
+        given = {"sources": sources, "transport": transport, "port": port}
+        for option, value in current.items():
+            if given[option] is not None and given[option] != value:
+                raise DataError(
+                    str(folder),
+                    f"a federation with {option} {given[option]}",
+                    f"a federation with {value}",
+                    f"Omit --{option} to start that federation again, or choose another "
+                    "folder.",
+                )
+        return federation, kind
+    if transport is not None and transport not in TRANSPORT_KINDS:
+        raise typer.BadParameter(
+            f"Expected {' or '.join(TRANSPORT_KINDS)}, got {transport!r}.",
+            param_hint="--transport",
+        )
+    kind = "flower" if transport is None else transport
+    address = ""
+    if kind == "flower":
+        extra("flwr", "flower")  # before anything is created
+        address = f"{_HOST}:{find_port(_HOST, port)}"
+    count = _SOURCES if sources is None else sources
+    federation = make_local(
+        folder, count, transport=kind, address=address, wait=wait, log=_output.print_status
+    )
+    return federation, kind
+
+
+@contextmanager
+def _run_hospitals(
+    federation: "LocalFederation",
+    transport: "TransportKind",
+    *,
+    courier: bool,
+    log: Log = _output.print_status,
+) -> "Iterator[list[Server]]":
+    """Run all processes while the block lasts. They end with this process."""
+    from veracal.federation import start_process, stop_process
+    from veracal.workflow import Courier
+
+    with ExitStack() as stack:
+        link = None
+        if transport == "flower":
+            link = stack.enter_context(_run_superlink(federation.study, log=log))
+        elif courier:
+            stack.enter_context(Courier(federation))
+        servers: list[Server] = []
+        for hospital in federation.hospitals:
+            options = ["--inbox", str(hospital.inbox), "--outbox", str(hospital.outbox)]
+            if link is not None:
+                options = [
+                    *("--flower", link.address),
+                    *("--ca", str(federation.study / _FLOWER / _AUTHORITY)),
+                    *("--node-key", str(hospital.node_key)),
+                ]
+            command = [*_PROGRAM, "source", "serve", str(hospital.source), *options]
+            process = start_process(command, log=hospital.log, environment=dict(os.environ))
+            stack.callback(stop_process, process)
+            servers.append((hospital, command, process))
+        yield servers
+
+
+def _status_line(hospital: "Hospital", process: "subprocess.Popen[bytes]") -> str:
+    """Status of a hospital in one line: process, answers and spending by its own ledger."""
+    from veracal.accounting import MICRO, format_up
+    from veracal.federation import list_enrollments, read_source
+    from veracal.workflow import STUDY_EPSILON
+
+    code = process.poll()
+    if code is None:
+        state = f"served by process {process.pid}"
+    else:
+        state = "killed" if code < 0 else f"ended with exit code {code}"
+        state = f"{state} (log: {hospital.log})"
+    (enrollment,) = list_enrollments(read_source(hospital.source))
+    entries = enrollment.ledger.entries()
+    spent = format_up(sum(entry.cost for entry in entries) / MICRO, 6)
+    return (
+        f"{hospital.name}: {state}; {_output.format_count(len(entries), 'answer')}, "
+        f"epsilon {spent} of {STUDY_EPSILON:g} spent"
+    )
+
+
+def _recalibration_command(federation: "LocalFederation") -> list[str]:
+    """Arguments of the command that recalibrates the model, for half of each budget."""
+    from veracal.workflow import STUDY_EPSILON
+
+    epsilon, out = f"{STUDY_EPSILON / 2:g}", str(federation.folder / "recalibrated")
+    return [
+        *("recalibrate", str(federation.model), "--sources", str(federation.source_list)),
+        *("--epsilon", epsilon, "--out", out),
+    ]
+
+
+def _instructions(
+    federation: "LocalFederation", servers: "list[Server]", *, by_hand: bool
+) -> str:
+    """Commands for a second terminal."""
+    (first, command, process), quote = servers[0], shlex.quote
+    source, study = quote(str(first.source)), quote(str(federation.study))
+    restart = f"veracal {shlex.join(command[len(_PROGRAM) :])}"
+    carry = ""
+    if by_hand:
+        hospitals = federation.hospitals
+        requests = quote(str(federation.study / "requests"))
+        answers = quote(str(federation.study / "answers"))
+        there = [
+            f"  mv {requests}/{each.name}-*.request {quote(str(each.inbox))}"
+            for each in hospitals
+        ]
+        back = [f"  mv {quote(str(each.outbox))}/*.answer {answers}" for each in hospitals]
+        says = "It says which files to carry. In place of mail, SFTP or a USB stick:"
+        again = "and repeat the first command for the next round."
+        carry = "\n".join(["", says, "", *there, "", *back, "", again, ""])
+    return f"""
+{len(servers)} hospitals are running. In a second terminal, recalibrate the model:
+
+  veracal {shlex.join(_recalibration_command(federation))}
+{carry}
+Show the queries to {first.name}, its answers, and its remaining budget:
+
+  veracal source log {source}
+  veracal source status {source}
+  veracal federation status {study}
+
+Kill {first.name} during a recalibration, and start it again:
+
+  kill -9 {process.pid}
+  {restart}
+
+Ctrl-C stops everything. Answers stay charged. The same command starts the hospitals again.
+"""

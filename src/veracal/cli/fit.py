@@ -1,11 +1,17 @@
 """The command ``fit``: a private, calibrated, measured model of a table."""
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veracal.cli import _options
+from veracal.cli import _artifacts, _figures, _options, _output, _payment
+
+if TYPE_CHECKING:
+    from veracal.workflow import RunResult
+
+_WIDE = 0.2  # an interval of the accuracy that says too little
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -13,13 +19,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 @app.command(epilog="Example:  veracal fit breast-cancer --epsilon 3 --out model")
 def fit(
     context: typer.Context,
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="DATA",
-            help="CSV, TSV, Parquet, Arrow or npz file, or a name from 'veracal data list'.",
-        ),
-    ] = None,
+    data: _options.Data = None,
     target: _options.Target = None,
     epsilon: _options.Epsilon = None,
     delta: _options.Delta = None,
@@ -66,10 +66,9 @@ def fit(
     _options.check_data(settings, target)
     folder = Path(f"{Path(settings.data.source).stem}-model") if out is None else out
     _options.check_folder(folder, force=force)
-    from veracal.cli import _run_output
     from veracal.workflow import run
 
-    with _run_output.guard_run(settings, folder, ledger) as (path, progress, notify):
+    with _payment.guard_run(settings, folder, ledger) as (path, progress, notify):
         result = run(
             settings,
             folder,
@@ -79,4 +78,81 @@ def fit(
             on_progress=progress,
             on_notice=notify,
         )
-    _run_output.print_run(result, whole=statement, json=json)
+    _print_run(result, whole=statement, json=json)
+
+
+def _print_run(result: "RunResult", *, whole: bool, json: bool) -> None:
+    """Print the settings, the figures, the guarantee and the paths of a run."""
+    from veracal.accounting import format_up
+
+    folder, report = result.folder, result.folder / _artifacts.REPORT
+    if json:
+        _output.print_json(
+            {
+                "folder": str(folder),
+                "report": str(report) if report.exists() else None,
+                "internal": None if result.internal is None else str(result.internal),
+                "ledger": str(result.ledger.path),
+                "results": result.results.to_json(),
+            }
+        )
+        return
+    facts = _artifacts.facts(result.results, folder.name)
+    total, test = result.results.ledger["total"], f"{facts['test']:.0%}"
+    spent, note = total["spent"], f"; {total['note']}" if total["note"] else ""
+    path, here = result.ledger.path, Path.cwd()
+    path = path.relative_to(here) if path.is_relative_to(here) else path
+    left = _output.format_count(
+        _payment.count_measurements_left(result.ledger), "more measurement"
+    )
+    rows = [
+        ("protects", _artifacts.protected(facts)),
+        ("cost", _artifacts.cost(facts)),
+        (
+            "all runs",
+            f"epsilon {format_up(spent['epsilon'])} spent of {format_up(total['epsilon'], 6)}, "
+            f"delta {format_up(spent['delta'], 3)} of {format_up(total['delta'], 3)}, by "
+            f"{_output.format_count(total['runs'], 'run')}{note}",
+        ),
+        (
+            "trained on",
+            f"{1 - facts['test']:.0%} of {facts['data']}: {facts['features']} features, "
+            f"{len(facts['classes'])} classes",
+        ),
+        ("measured on", f"the other {test}, with noise"),
+        ("model", facts["model"]),
+        ("map", facts["map"]),
+        ("artifact", str(folder)),
+        *([("report", str(report))] if report.exists() else []),
+        *(
+            [("internal report", f"{result.internal}: do not publish it")]
+            if result.internal is not None
+            else []
+        ),
+        ("ledger", f"{path}, which has reserved budget for {left}"),
+    ]
+    _output.print_table(f"{folder.name}: a private classifier", ("", ""), rows)
+    measured = facts["measured"]
+    sides = {when: measured[when] for when in ("before", "after") if when in measured}
+    title = "before and after the map" if len(sides) > 1 else "figures"
+    _figures.print_sides(title, sides, _artifacts.NOISY_NOTE)
+    after = result.results.when("after")
+    if after is not None and after.figures["groups"]:
+        by = result.results.settings["measurement"]["group"]
+        cells = [
+            (name, *_figures.format_row(_artifacts.estimates(after, name)))
+            for name in after.figures["groups"]
+        ]
+        heads = ("group", *_artifacts.FIGURES)
+        _output.print_table(f"by {by}, after the map", heads, cells)
+    text = facts["text"] if whole else "\n\n".join(facts["text"].split("\n\n")[:2])
+    typer.echo("\n" + _output.escape_text(text, keep="\n"))
+    accuracy = measured["after"].get("accuracy")
+    if accuracy is None or accuracy.low is None or accuracy.high - accuracy.low > _WIDE:
+        _output.print_status(
+            "The intervals are wide: there are few test records for this epsilon. A larger "
+            "--test, fewer --bins or --reserve 0 would have made them narrower. Running again "
+            "on the same records costs the same again, and needs 'veracal ledger extend'."
+        )
+    quoted = shlex.quote(str(folder))
+    _output.print_status(f"Next:  veracal predict {quoted} NEW.csv --out predictions.csv")

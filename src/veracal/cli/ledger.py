@@ -97,10 +97,11 @@ def open_(
     plan: Annotated[
         Path | None, typer.Option(help="TOML or JSON file with all events, charged at once.")
     ] = None,
-    part: Annotated[
+    partition: Annotated[
         list[str] | None,
         typer.Option(
-            help="Disjoint partition of the records; may be repeated. With --data: train, test."
+            help="Disjoint partition of the records. May be repeated; with --data, by default "
+            "train and test."
         ),
     ] = None,
     json: _options.Json = False,
@@ -118,7 +119,7 @@ def open_(
     kind = kind or ("plan" if plan else "open" if delta or data is not None else "pure")
     if data is not None and kind == "open" and composition is None and order is None:
         composition = "addition"
-    place = path if path is not None else default_ledger_path(data or "")
+    ledger_path = path if path is not None else default_ledger_path(data or "")
     with _output.usage_errors():
         budget = Budget(epsilon, delta, relation, Unit(unit, max_contributions))  # type: ignore[arg-type]
         settings: dict[str, Any] = {
@@ -126,12 +127,12 @@ def open_(
             "composition": composition,
             "order": order,
             "plan": None if plan is None else read_plan(plan),
-            "partitions": tuple(part or (("records",) if data is None else _SPLIT)),
+            "partitions": tuple(partition or (("records",) if data is None else _SPLIT)),
         }
         if data is None:
-            ledger = open_ledger(place, budget, **settings)
+            ledger = open_ledger(ledger_path, budget, **settings)
         else:
-            ledger = open_ledger_for_data(place, budget, data, **settings)
+            ledger = open_ledger_for_data(ledger_path, budget, data, **settings)
     _print_ledger(ledger, json=json)
 
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from veracal.mechanisms import TrainingPlan
 
 
-app = typer.Typer(no_args_is_help=True, help="Compute noise and costs before any run.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Compute noise and costs before any run."
+)
 
 
 @app.callback()
@@ -23,19 +25,22 @@ def plan() -> None:
     epilog="Example:  veracal plan train --records 60000 --batch 256 --epochs 15 --epsilon 1"
 )
 def train(
-    records: Annotated[int, typer.Option(help="Declared number of rows.")],
-    batch: Annotated[float, typer.Option(help="Expected rows in a batch.")],
+    records: Annotated[int, typer.Option(help="Declared number of rows of the training set.")],
+    batch: Annotated[float, typer.Option(help="Expected batch size, in rows.")],
     epochs: Annotated[float | None, typer.Option(help="Passes over the rows.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps, instead of --epochs.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Budget; finds the noise.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of steps, instead of --epochs.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Privacy budget, which determines the noise.")
+    ] = None,
     noise: Annotated[
         float | None, typer.Option(help="Noise multiplier, instead of --epsilon.")
     ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="By default 1 / (10 × --records).")
-    ] = None,
+    delta: _options.Delta = None,
     decay: Annotated[
-        float, typer.Option(help="The noise decreases by exp(-decay) per pass.")
+        float,
+        typer.Option(help="The noise multiplier decreases by the factor exp(-decay) per pass."),
     ] = 0.0,
     relation: _options.Relation = "add-remove",
     unit: _options.Unit = "record",
@@ -54,7 +59,7 @@ def train(
     from veracal.accounting import Unit
     from veracal.mechanisms import plan_training
 
-    with _output.usage_errors(), _output.progress_bar("Looking for the noise"):
+    with _output.usage_errors(), _output.progress_bar("Computing the noise"):
         if steps is None:
             assert epochs is not None
             if not (math.isfinite(epochs) and epochs > 0 and batch > 0):
@@ -84,7 +89,8 @@ def train(
 @app.command(epilog="Example:  veracal plan audit --individuals 369 --error 0.08")
 def audit(
     individuals: Annotated[
-        int, typer.Option(help="Individuals for whom the estimates hold; two classes.")
+        int,
+        typer.Option(help="Audited individuals, for all of whom the error holds; two classes."),
     ] = 1,
     error: Annotated[
         float | None, typer.Option(help="Largest error of any disagreement; by default 0.1.")
@@ -92,7 +98,7 @@ def audit(
     runs: Annotated[
         int | None, typer.Option(help="Compute the error of this many runs instead.")
     ] = None,
-    level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
+    level: _options.Level = 0.95,
     json: _options.Json = False,
 ) -> None:
     """Plan an audit: the runs that an error requires, or the error of a number of runs.
@@ -103,7 +109,7 @@ def audit(
     if error is not None and runs is not None:
         raise typer.BadParameter("Give one of --error and --runs.")
     if error is not None and not 0 < error < 1:
-        raise typer.BadParameter("expected a number between 0 and 1.", param_hint="--error")
+        raise typer.BadParameter("Expected a number between 0 and 1.", param_hint="--error")
     from veracal.multiplicity import achieved_errors, plan_audit
 
     content: dict[str, Any]

@@ -34,7 +34,7 @@ Block = tuple[int, int, "Ints", Any]
 
 @app.command(epilog="Example:  veracal predict model breast-cancer --out predictions.csv")
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of 'veracal fit'.")],
+    model: _options.Model,
     data: Annotated[
         str,
         typer.Argument(
@@ -56,9 +56,7 @@ def predict(
             "from the model alone. Needs a model of output or objective perturbation.",
         ),
     ] = False,
-    level: Annotated[
-        float, typer.Option(help="Simultaneous confidence level of these intervals.")
-    ] = 0.95,
+    level: _options.Level = 0.95,
     review_above: Annotated[
         float | None,
         typer.Option(
@@ -79,14 +77,11 @@ def predict(
     for individuals may not: treat them like the records.
 
     With --arbitrariness, each decision has an interval for the probability that
-    two training runs on the same records disagree about it. It costs no
-    privacy. An interval from 0 to 1 is uninformative, and exceeds any T below 1.
+    two training runs on the same records disagree about it. All intervals hold
+    together at --level. They cost no privacy. An interval from 0 to 1 is
+    uninformative, and exceeds any T below 1.
     """
     if arbitrariness:
-        if not 0 < level < 1:
-            raise typer.BadParameter(
-                f"Expected 0 < level < 1, got {level}.", param_hint="--level"
-            )
         for option, value in (
             ("--review-above", review_above),
             ("--abstain-above", abstain_above),

@@ -19,7 +19,7 @@ _PRIVATE = [name for name in method_names() if name in METHODS]
 _PUBLIC = [name for name in METHODS if name not in _PRIVATE]
 
 
-# Options that the id of a run contains by themselves, or that change nothing released.
+# Options that are part of the id of a run under another name, or that change nothing released.
 NAMED_ELSEWHERE = frozenset({"method", "budget", "curve", "internal", "replicates"})
 
 
@@ -68,6 +68,7 @@ class FitOptions:
     epilog="Example:  veracal recalibrate predictions.npz --epsilon 0.1 --out calibrated.npz"
 )
 def recalibrate(
+    context: typer.Context,
     predictions: Annotated[
         Path,
         typer.Argument(
@@ -77,25 +78,31 @@ def recalibrate(
         ),
     ],
     epsilon: Annotated[
-        float | None, typer.Option(min=0, help="Cost of the map, charged before it is fitted.")
+        float | None,
+        typer.Option(min=0, help="Epsilon of the map, charged before it is fitted."),
     ] = None,
     method: Annotated[
         str,
         typer.Option(
-            help="auto (by --size, --epsilon and the number of sources), "
+            help="Calibration method: auto (by --size, --epsilon and the number of sources), "
             f"{', '.join(_PRIVATE)}; with --not-private also {', '.join(_PUBLIC)}."
         ),
     ] = "auto",
     form: Annotated[
         str, typer.Option(help="Form of a Platt map: scalar, vector or matrix.")
     ] = "vector",
-    bins: _options.Bins15 = 15,
+    bins: _options.ConfidenceBins = 15,
     delta: Annotated[
-        float | None, typer.Option(help="Failure probability, for descent and platt.")
+        float | None,
+        typer.Option(help="Failure probability of the guarantee, for descent and platt."),
     ] = None,
     temperatures: Annotated[
         str | None,
-        typer.Option(metavar="LOW,HIGH", help="Range of temperatures to search."),
+        typer.Option(
+            metavar="LOW,HIGH",
+            help="Range of temperatures to search; by default 0.05,20 for temperature and "
+            "two-temperatures, 0.5,6 for the others, and with --sources the declared range.",
+        ),
     ] = None,
     size: Annotated[
         int | None,
@@ -111,14 +118,16 @@ def recalibrate(
     ] = None,
     measure: Annotated[
         float | None,
-        typer.Option(help="Additional epsilon for private figures before and after."),
+        typer.Option(help="Additional epsilon of private figures before and after."),
     ] = None,
     curve: Annotated[
-        bool, typer.Option("--curve", help="With --measure: also reliability curves.")
+        bool, typer.Option("--curve", help="With --measure: also release reliability curves.")
     ] = False,
     internal: Annotated[
         bool,
-        typer.Option("--internal", help="Also show exact figures of the records."),
+        typer.Option(
+            "--internal", help="Also show exact figures, which must not be published."
+        ),
     ] = False,
     replicates: _options.Replicates = None,
     not_private: Annotated[
@@ -126,23 +135,23 @@ def recalibrate(
         typer.Option("--not-private", help="Fit without privacy, instead of --epsilon."),
     ] = False,
     classes: _options.Classes = None,
-    group: _options.Groups = None,
+    group: _options.GroupColumns = None,
     unit: _options.UnitColumn = None,
     part: _options.Part = None,
-    ledger: _options.Payer = None,
-    ledger_part: _options.LedgerPart = None,
-    version: _options.RecordsVersion = "",
+    ledger: _options.LedgerFile = None,
+    partition: _options.Partition = None,
+    version: _options.Version = None,
     sources_by: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN[=A,B,…]",
-            help="Column with the institution of each record, and the (public) names of the "
+            help="Column with the institution of each record, and the public names of the "
             "institutions; by default those in the file. Each institution adds its own noise "
             "and is charged in its own ledger in the folder --ledger; the cost for one record "
             "is also charged to the ledger of PREDICTIONS.",
         ),
     ] = None,
-    least: Annotated[
+    min_sources: Annotated[
         int | None,
         typer.Option(min=1, help="With several sources: how many must answer; by default all."),
     ] = None,
@@ -162,12 +171,17 @@ def recalibrate(
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(min=0, help="With --sources, by files: seconds to wait for answers."),
+        typer.Option(
+            min=0,
+            help="With --sources, by files: seconds to wait for answers; by default as in the "
+            "list.",
+        ),
     ] = None,
     give_up: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="With --sources, by files: do not wait for NAME; repeats."
+            metavar="NAME",
+            help="With --sources, by files: do not wait for this source. May be repeated.",
         ),
     ] = None,
     run: Annotated[
@@ -188,7 +202,7 @@ def recalibrate(
         bool,
         typer.Option(
             "--force",
-            help="Replace --out and --map-out if they exist; with --sources and without --out, "
+            help="Replace what is at --out and --map-out; with --sources and without --out, "
             "write the map into MODEL itself.",
         ),
     ] = False,
@@ -205,73 +219,81 @@ def recalibrate(
     ledger, and the ledger of PREDICTIONS is charged the cost for one record.
     With --sources remote institutions answer, and MODEL gets the map.
     """
-    several = sources_by is not None or sources is not None
-    if not several and (least is not None or at_sources != 1):
-        hint = "--least" if least is not None else "--at-sources"
-        raise typer.BadParameter("needs --sources-by or --sources.", param_hint=hint)
-    if several and (ledger_part is not None or not_private or curve):
-        raise typer.BadParameter(
-            "omit --ledger-part, --not-private and --curve: each institution answers with its "
-            "own noise.",
-            param_hint="--sources-by or --sources",
-        )
-    if sources is not None:
-        local = (sources_by, classes, group, unit, part, ledger, version, internal, replicates)
-        if any(option not in (None, "", False, []) for option in local):
-            raise typer.BadParameter(
-                "omit --sources-by, --classes, --group, --unit, --part, --ledger, --version, "
-                "--internal and --replicates: the institutions have declared these themselves.",
-                param_hint="--sources",
-            )
-    elif wait is not None or give_up or run:
-        raise typer.BadParameter("needs --sources.", param_hint="--wait, --give-up or --run")
+
+    def reject(why: str, *names: str) -> None:
+        _options.reject_given(context, names, why)
+
+    if sources is None:
+        reject("This needs --sources.", "wait", "give_up", "run")
+        if sources_by is None:
+            reject("This needs --sources-by or --sources.", "min_sources", "at_sources")
+    else:
+        why = "Leave it out with --sources: the institutions have declared it themselves."
+        about_records = ("classes", "group", "unit", "part", "ledger", "version")
+        reject(why, "sources_by", *about_records, "internal", "replicates")
+    if sources is not None or sources_by is not None:
+        why = "Leave it out with several sources: each institution answers with its own noise."
+        reject(why, "partition", "not_private", "curve")
     if not_private:
-        private = (epsilon, delta, size, guard, measure, ledger, ledger_part, version)
-        if any(option not in (None, "") for option in private):
-            raise typer.BadParameter(
-                "omit --epsilon, --delta, --size, --guard, --measure and the options of the "
-                "ledger: nothing is charged.",
-                param_hint="--not-private",
-            )
+        why = "Leave it out with --not-private: nothing is charged."
+        reject(why, "epsilon", "delta", "size", "guard", "measure", "curve")
+        reject(why, "ledger", "partition", "version")
     elif epsilon is None:
         raise typer.BadParameter(
-            "pass the cost of the map, as in --epsilon 0.1, or --not-private for public "
+            "Pass the cost of the map, as in --epsilon 0.1, or --not-private for public "
             "records.",
             param_hint="--epsilon",
         )
     elif delta is not None and not 0 < delta < 1:
         raise typer.BadParameter(
-            f"expected 0 < delta < 1, got {delta!r}.", param_hint="--delta"
+            f"Expected a number between 0 and 1, got {delta:g}.", param_hint="--delta"
         )
     elif curve and measure is None:
-        raise typer.BadParameter("needs --measure, which pays for it.", param_hint="--curve")
+        raise typer.BadParameter(
+            "This needs --measure, which pays for it.", param_hint="--curve"
+        )
     searched = None if temperatures is None else _parse_range(temperatures)
     check_method(method, form, private=not not_private)
     _check_settings(method, searched, delta, size, private=not not_private)
-    budget = None if epsilon is None else _parse_budget(epsilon, guard, measure)
+    budget = None
+    if epsilon is not None:
+        from veracal.accounting import to_micro
+        from veracal.calibration import BudgetDivision
+
+        costs = []
+        for option, value in (
+            ("--epsilon", epsilon),
+            ("--guard", guard),
+            ("--measure", measure),
+        ):
+            with _output.usage_errors(option):
+                costs.append(to_micro(value) if value is not None else 0)
+        budget = BudgetDivision(*costs)
     options = FitOptions(
         method, form, bins, size, searched, budget, delta or 0.0, curve, internal, replicates
     )
     if sources is not None:
         from veracal.cli._recalibrate_remote import Outputs, RemoteOptions, recalibrate_remote
 
-        remote = RemoteOptions(sources, least, at_sources, wait, tuple(give_up or ()), run)
+        remote = RemoteOptions(
+            sources, min_sources, at_sources, wait, tuple(give_up or ()), run
+        )
         outputs = Outputs(predictions, out, map_out, force)
         recalibrate_remote(outputs, options, remote, whole=statement, json=json)
         return
     from veracal.cli._recalibrate_local import RecalibrationFiles, recalibrate_file
 
-    reading = _options.parse_reading(classes, group, unit, part)
+    reading, version = _options.parse_reading(classes, group, unit, part), version or ""
     files = RecalibrationFiles(predictions, out, map_out, unit or "unit", force)
     if sources_by is None:
         recalibrate_file(
-            files, reading, options, ledger, ledger_part, version, whole=statement, json=json
+            files, reading, options, ledger, partition, version, whole=statement, json=json
         )
         return
     from veracal.cli._recalibrate_sources import SourcesOptions, recalibrate_sources
 
-    whom = SourcesOptions(sources_by, ledger, least, at_sources, version)
-    recalibrate_sources(files, reading, options, whom, whole=statement, json=json)
+    by_column = SourcesOptions(sources_by, ledger, min_sources, at_sources, version)
+    recalibrate_sources(files, reading, options, by_column, whole=statement, json=json)
 
 
 def _parse_range(text: str) -> tuple[float, float]:
@@ -282,24 +304,10 @@ def _parse_range(text: str) -> tuple[float, float]:
         low, high = 0.0, 0.0
     if not 0 < low < high < float("inf"):
         raise typer.BadParameter(
-            f"expected two temperatures, as in 0.5,6, got {text!r}.",
+            f"Expected two temperatures, as in 0.5,6, got {text!r}.",
             param_hint="--temperatures",
         )
     return low, high
-
-
-def _parse_budget(
-    epsilon: float, guard: float | None, measure: float | None
-) -> "BudgetDivision":
-    """The cost of each part, as given by the options."""
-    from veracal.accounting import to_micro
-    from veracal.calibration import BudgetDivision
-
-    costs = []
-    for option, value in (("--epsilon", epsilon), ("--guard", guard), ("--measure", measure)):
-        with _output.usage_errors(option):
-            costs.append(0 if value is None else to_micro(value))
-    return BudgetDivision(*costs)
 
 
 def method_choices(*, private: bool) -> tuple[str, ...]:
@@ -319,13 +327,13 @@ def check_method(method: str, form: str, *, private: bool) -> None:
     choices = method_choices(private=private)
     if method not in choices:
         raise typer.BadParameter(
-            f"expected one of {', '.join(choices)}, got {method!r}.", param_hint="--method"
+            f"Expected one of {', '.join(choices)}, got {method!r}.", param_hint="--method"
         )
     from veracal.calibration import FORMS  # slow to import
 
     if form not in FORMS:
         raise typer.BadParameter(
-            f"expected one of {', '.join(FORMS)}, got {form!r}.", param_hint="--form"
+            f"Expected one of {', '.join(FORMS)}, got {form!r}.", param_hint="--form"
         )
 
 

@@ -12,7 +12,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 @app.command(epilog="Example:  veracal report model --out report.html")
 def report(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of 'veracal fit'.")],
+    model: _options.Model,
     out: Annotated[
         Path | None,
         typer.Option(help="HTML file; by default the name of MODEL with '-report.html'."),

@@ -21,17 +21,14 @@ app = typer.Typer(
 def draft(
     file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet, Arrow or npz file.")],
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option(help="Column with the id of the individual that a row belongs to."),
-    ] = None,
+    unit: _options.UnitColumn = None,
     slot: Annotated[
         str | None,
         typer.Option(help="For replace-one: column with the slot id of a row."),
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(help="Column by which to break down results; may be repeated."),
+        typer.Option(help="Column by which figures are broken down. May be repeated."),
     ] = None,
     header: Annotated[
         bool, typer.Option(help="Whether the first line names the columns.")

@@ -10,6 +10,7 @@ from veracal.cli import _options, _output
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     help="Answer a coordinator's queries about your records within your own privacy budget.",
 )
 
@@ -93,7 +94,9 @@ def enroll(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="Artifact of 'veracal fit', or the file of another model."),
+        typer.Option(
+            help="Folder of a model that 'veracal fit' wrote, or the file of another model."
+        ),
     ] = None,
     model_hash: Annotated[
         str | None, typer.Option(metavar="HEX", help="SHA-256 of the model, without its file.")
@@ -122,11 +125,13 @@ def enroll(
             "temperature with guard and measurement), or 'all' that need no delta.",
         ),
     ] = "default",
-    delta: Annotated[float, typer.Option(help="Delta, for Gaussian noise; 0 for none.")] = 0.0,
+    delta: Annotated[
+        float, typer.Option(help="Delta of this coordinator, for Gaussian noise; 0 for none.")
+    ] = 0.0,
     temperatures: Annotated[
         str, typer.Option(metavar="LOW,HIGH", help="Range of temperatures in queries.")
     ] = "0.5,6",
-    bins: Annotated[int, typer.Option(help="Number of confidence bins.")] = 15,
+    bins: Annotated[int, typer.Option(help="Number of equal-width confidence bins.")] = 15,
     clamp: Annotated[float, typer.Option(help="Bound on the loss of one record.")] = 10.0,
     parameters: Annotated[
         str,
@@ -144,7 +149,12 @@ def enroll(
         float, typer.Option(help="Seconds after which every reply is sent.")
     ] = 10.0,
     expires: Annotated[
-        str | None, typer.Option(metavar="DATE", help="Last day, such as 2027-12-31 (UTC).")
+        str | None,
+        typer.Option(
+            metavar="DATE",
+            help="Last day (UTC) on which requests are answered, such as 2027-12-31; by default "
+            "until it is revoked.",
+        ),
     ] = None,
     node_key_out: Annotated[
         Path | None,
@@ -162,10 +172,7 @@ def enroll(
     and copied now, every query is evaluated once (its answer is discarded), and
     a summary is shown for confirmation before anything is written.
     """
-    if json and not yes:
-        raise typer.BadParameter(
-            "add --yes: with --json there is no confirmation prompt.", param_hint="--json"
-        )
+    _options.check_confirmation(yes=yes, json=json)
     from veracal.cli import _source_enroll
 
     paths = _source_enroll.RecordPaths(
@@ -174,8 +181,9 @@ def enroll(
 
     declare = partial(_source_enroll.parse_declaration, context.params)
     with _output.usage_errors():
-        outputs = _source_enroll.OutputFiles(out, node_key_out)
-        _source_enroll.enroll_source(folder, paths, declare, outputs, yes=yes, json=json)
+        _source_enroll.enroll_source(
+            folder, paths, declare, out, node_key_out, yes=yes, json=json
+        )
 
 
 @app.command(epilog="Example:  veracal source serve north --inbox in --outbox out")
@@ -190,7 +198,9 @@ def serve(
     ] = None,
     once: Annotated[
         bool,
-        typer.Option("--once", help="With files: answer the existing requests, then exit."),
+        typer.Option(
+            "--once", help="With --inbox: answer the requests that are there, then exit."
+        ),
     ] = False,
     flower: Annotated[
         str | None,
@@ -213,7 +223,7 @@ def serve(
     files, network = (inbox, outbox), (flower, ca)
     if not (any(files) ^ any((*network, node_key))):
         raise typer.BadParameter(
-            "choose one transport: --inbox and --outbox for files, or --flower and --ca.",
+            "Choose one transport: --inbox and --outbox for files, or --flower and --ca.",
             param_hint="--inbox",
         )
     if any(files) and not all(files):
@@ -221,7 +231,7 @@ def serve(
     if not any(files) and not all(network):
         raise typer.BadParameter("--flower and --ca go together.", param_hint="--flower")
     if once and inbox is None:
-        raise typer.BadParameter("only for files.", param_hint="--once")
+        raise typer.BadParameter("Only for files.", param_hint="--once")
     from veracal.cli import _source_enroll
 
     transport = _source_enroll.TransportOptions(inbox, outbox, flower, ca, node_key, once)
@@ -269,16 +279,13 @@ def revoke(
 
     Its granted budget is not refunded, and sent answers cannot be recalled.
     """
+    _options.check_confirmation(yes=yes, json=json)
     from veracal.federation import read_enrollment, read_source
     from veracal.federation import revoke as revoke_enrollment
 
     source = read_source(folder)
     revoked = read_enrollment(source, enrollment)
     terms = revoked.terms
-    if json and not yes:
-        raise typer.BadParameter(
-            "add --yes: with --json there is no confirmation prompt.", param_hint="--json"
-        )
     which = f"{terms.source[:12]} of the coordinator {terms.coordinator.fingerprint}"
     if not (yes or typer.confirm(f"Permanently revoke enrollment {which}?", err=True)):
         _output.print_status("Nothing was changed.")

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     )
     from veracal.federation.source.folder import (
         ENROLLED,
-        FileMarkKey,
+        DigestKey,
         SourceFolder,
         create_source,
         read_source,
@@ -119,8 +119,8 @@ __all__ = [
     "AnsweredRequest",
     "ConfiguredTransport",
     "Declaration",
+    "DigestKey",
     "Enrollment",
-    "FileMarkKey",
     "MemberStatus",
     "PrivateKey",
     "Proposal",

@@ -209,7 +209,7 @@ def groups(results: AuditResults) -> list[str]:
                 f"({decimals(known[least])}). {verdict}"
             )
     if not sentences:
-        return ["Results were not broken down by group; use --groups NAME."]
+        return ["Results were not broken down by group; use --group NAME."]
     more = len(sentences) - _MAX_GROUPS
     return sentences[:_MAX_GROUPS] + ([f"{more} more are in the tables."] if more > 0 else [])
 

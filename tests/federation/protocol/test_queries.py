@@ -27,7 +27,7 @@ from veracal.calibration.queries.platt import platt_counts
 from veracal.calibration.queries.scalars import MappedQuery, on_mapped_scores
 from veracal.data import Scores
 from veracal.federation.protocol.envelopes import EnvelopeError
-from veracal.federation.protocol.queries import KINDS, OffGridError, build_query, encode_query
+from veracal.federation.protocol.queries import KINDS, build_query, encode_query
 
 PLATT = Platt(np.array([1.0, 0.5, -2.0]), np.array([0.0, 0.25, -1.0]), "logits")
 BINNED = Binned(Bins(15), np.arange(15) / 16)
@@ -123,7 +123,7 @@ def test_queries_with_other_bounds_are_rejected(query):
     ids=repr,
 )
 def test_a_query_off_the_grid_is_rejected_before_sending(query):
-    with pytest.raises(OffGridError, match="Expected"):
+    with pytest.raises(ValueError, match="Expected"):
         encode_query(query, terms())
 
 

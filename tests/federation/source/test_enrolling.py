@@ -65,10 +65,10 @@ def test_only_keyed_digests_of_the_data_file_are_stored(tmp_path: Path):
 
 def test_without_the_digest_key_all_requests_are_refused(tmp_path: Path):
     north = make_source(tmp_path / "north")
-    (north.path / "mark.key").write_bytes(b"short")
+    (north.path / "digest.key").write_bytes(b"short")
     with pytest.raises(DataError, match="Restore the file"):
         north.reopened()
-    (north.path / "mark.key").write_bytes(bytes(32))
+    (north.path / "digest.key").write_bytes(bytes(32))
     assert north.reopened().server.reply(north.raw()) == north.server.refusal
     assert not north.ledger.entries()
 

@@ -196,7 +196,7 @@ def test_requests_are_refused_while_the_data_file_is_changed(
     refused(north, north.raw(), "is missing")
     data.write_text("a,b\n1,2\n")  # at another time, but the same bytes
     assert north.server.reply(north.raw()) == first
-    monkeypatch.delattr("veracal.federation.source.folder.FileMarkKey.of_file")
+    monkeypatch.delattr("veracal.federation.source.folder.DigestKey.of_file")
     assert north.server.reply(north.raw()) == first  # and they are not read again
 
 

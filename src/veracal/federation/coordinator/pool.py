@@ -185,9 +185,9 @@ class RemotePool(MultiSource):
         stored = self.history.find_round(self.run, query_id)
         if stored is None:
             number = self._rounds.index(query_id) + 1
-            found = self._query_sources(expected, number, present)
-            found |= {i: SkippedSource(why) for i, why in skipped.items()}
-            responses = [found[i] for i in range(len(self.sources))]
+            by_source = self._query_sources(expected, number, present)
+            by_source |= {i: SkippedSource(why) for i, why in skipped.items()}
+            responses = [by_source[i] for i in range(len(self.sources))]
             self._check_enough(responses)
             named = [(s.terms.source, r) for s, r in zip(self.sources, responses, strict=True)]
             outcome = ClosedRound(
@@ -242,7 +242,7 @@ class RemotePool(MultiSource):
             if i not in responses:
                 responses[i] = Dropout(LATE)
                 self._report(number, expected, i, responses[i])
-        if self._transport.by_hand:  # a second request would be another errand
+        if self._transport.by_hand:  # a person would have to carry a second request
             return responses
         # A source sends the same refusal for every reason, and an answer that missed the
         # deadline is ready now. A repeated query costs nothing.

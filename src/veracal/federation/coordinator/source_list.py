@@ -25,7 +25,7 @@ from veracal.errors import DataError
 from veracal.federation.coordinator.history import RequestHistory, SourceAccount
 from veracal.federation.protocol.envelopes import MAX_TERMS_BYTES, PrivateKey, PublicKey
 from veracal.federation.protocol.messages import Head
-from veracal.federation.protocol.terms import Terms
+from veracal.federation.protocol.terms import Terms, check_name
 from veracal.federation.source.serving import open_source
 from veracal.federation.transports import FilesTransport, LocalTransport, Transport, slug
 
@@ -127,8 +127,7 @@ def create_federation(
         With files: seconds to wait for answers before a command ends and says what to carry.
     """
     _checks.one_of(TRANSPORT_KINDS, transport=transport)
-    if not (name.isprintable() and 0 < len(name) <= 100):
-        raise ValueError(f"Expected a name of 1 to 100 printable characters, got {name!r}.")
+    check_name(name)
     prepare_folder(folder)
     key = PrivateKey.new()
     key.save(folder / KEY_FILE)

@@ -17,6 +17,7 @@ from veracal.federation.flower.wire import (
     ChunkedMessage,
     Connection,
     MessageError,
+    call_errors,
     certificate_error,
     connection_error,
     flower,
@@ -143,7 +144,7 @@ class _Node:
                 while not self._stop.is_set():
                     if not self._answer_next():
                         self._stop.wait(poll)
-            except (connection_error(), http_error(), MessageError) as problem:
+            except call_errors() as problem:
                 self._explain(problem)
                 self._stop.wait(wait)
                 wait = min(2 * wait, _MAX_WAIT)
@@ -155,7 +156,7 @@ class _Node:
             node = self._node
             if node is not None:
                 # The loop that fetches messages has the same error, and connects again.
-                with suppress(connection_error(), http_error(), MessageError):
+                with suppress(*call_errors()):
                     beat = request(node=node, heartbeat_interval=_INTERVAL)
                     self._connection.call("SendNodeHeartbeat", beat)
 
@@ -163,7 +164,7 @@ class _Node:
         """Disconnect if possible, and close the connection."""
         with (
             closing(self._connection),
-            suppress(connection_error(), http_error(), MessageError),
+            suppress(*call_errors()),
         ):
             if self._node is not None:
                 self._deactivate(self._node.node_id)

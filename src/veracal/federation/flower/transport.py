@@ -20,6 +20,7 @@ from veracal.federation.flower.wire import (
     ChunkedMessage,
     Connection,
     MessageError,
+    call_errors,
     certificate_error,
     connection_error,
     flower,
@@ -194,7 +195,7 @@ class FlowerTransport:
                 with closing(self._open_run(waiting, end)) as run:
                     yield from run.replies()
                 failure = None
-            except (connection_error(), http_error(), MessageError) as problem:
+            except call_errors() as problem:
                 # Disconnected, or the run was stopped: repeat the requests in another run.
                 failure = certificate_error(problem, self._address, self._ca)
                 if failure is None:
@@ -266,7 +267,7 @@ class _Run:
         output = flower().runtime.PushTaskOutputRequest(sub_status="completed", details="")
         with (
             closing(self._connection),
-            suppress(connection_error(), http_error(), MessageError),
+            suppress(*call_errors()),
         ):
             self._connection.call("PushTaskOutput", output)
 

@@ -387,6 +387,11 @@ def http_error() -> type[Exception]:
     return kind
 
 
+def call_errors() -> tuple[type[Exception], ...]:
+    """Everything that a call to a SuperLink may raise."""
+    return connection_error(), http_error(), MessageError
+
+
 def http_status(problem: Any) -> int | None:
     """HTTP status of an exception, or None."""
     kind: Any = http_error()

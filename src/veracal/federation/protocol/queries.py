@@ -48,10 +48,6 @@ ACCURACY_BITS = 20
 FORMS: tuple[Form, ...] = ("scalar", "vector", "matrix")
 
 
-class OffGridError(ValueError):
-    """A number or map that is not on the grid that the source declared."""
-
-
 def inverse_units(inverse: float, grid: TemperatureGrid) -> int:
     """Encode an inverse temperature as an integer number of grid steps within the range.
 
@@ -62,7 +58,7 @@ def inverse_units(inverse: float, grid: TemperatureGrid) -> int:
     """
     units = inverse * 2.0**grid.bits
     if not (math.isfinite(units) and units == int(units) and in_range(int(units), grid)):
-        raise OffGridError(
+        raise ValueError(
             f"Expected a temperature from {grid.low:g} to {grid.high:g} whose inverse is a "
             f"multiple of 2^-{grid.bits}, as the source declared, got an inverse of "
             f"{inverse!r}. Search within that range: temperatures=({grid.low:g}, "
@@ -95,7 +91,7 @@ def encode_map(map_: CalibrationMap, terms: Terms) -> dict[str, Any]:
     if isinstance(map_, Platt) and map_.reads in (None, terms.reads):
         units = list(terms.parameters.units(map_))
         return {"form": map_.form, "reads": map_.reads is not None, "units": units}
-    raise OffGridError(
+    raise ValueError(
         f"Expected a map that can be sent to a source (temperature, uniform mixing, "
         f"{terms.bins} bins, affine map), got {map_.kind!r}. Leave out the guard and the "
         "measurement."
@@ -140,7 +136,7 @@ def _to_steps(value: float, bits: int) -> int:
     """Encode a multiple of 2^-bits as an integer."""
     units = value * 2.0**bits
     if units != int(units):
-        raise OffGridError(f"Expected a multiple of 2^-{bits}, got {value!r}.")
+        raise ValueError(f"Expected a multiple of 2^-{bits}, got {value!r}.")
     return int(units)
 
 

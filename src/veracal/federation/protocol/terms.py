@@ -219,6 +219,14 @@ def parse_unit(body: object) -> Unit:
     return Unit(fields["name"], fields["max_contributions"])
 
 
+def check_name(name: str) -> None:
+    """Reject a public name that terms cannot contain."""
+    if not schema.text(MAX_NAME)(name):
+        raise ValueError(
+            f"Expected a name of 1 to {MAX_NAME} printable characters, got {name!r}."
+        )
+
+
 def today() -> datetime.date:
     """Today's date, in UTC."""
     return datetime.datetime.now(datetime.UTC).date()

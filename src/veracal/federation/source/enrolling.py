@@ -314,7 +314,9 @@ def enroll(
     DataError, BudgetError, LedgerError
         As of :func:`propose`. Nothing is charged or written then.
     """
-    data_file = None if data is None else RecordFile.read(Path(data), read_source(folder).marks)
+    data_file = (
+        None if data is None else RecordFile.read(Path(data), read_source(folder).digest_key)
+    )
     proposal = propose(folder, scores, declaration)
     return accept(
         proposal, scores, data=data_file, model=model, ledger=ledger, partition=partition
@@ -423,7 +425,7 @@ def _write_enrollment(
     create_heads_file(folder / HEADS)
     settings = OwnerSettings(
         classes=scores.classes,
-        records=source.marks.of_file(folder / RECORDS),
+        records=source.digest_key.of_file(folder / RECORDS),
         has_units=scores.units is not None,
         data=data,
         model=None if model is None else str(Path(model).absolute()),
@@ -431,7 +433,7 @@ def _write_enrollment(
         seconds=proposal.seconds,
     )
     start = time.perf_counter()
-    stored = Enrollment(folder, terms, settings, source.marks).records()
+    stored = Enrollment(folder, terms, settings, source.digest_key).records()
     seconds = proposal.seconds + time.perf_counter() - start
     if not (
         stored.kind == scores.kind

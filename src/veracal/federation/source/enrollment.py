@@ -21,7 +21,7 @@ from veracal.federation.source.folder import (
     ENROLLED,
     TEMPORARY_PREFIX,
     ClosedLedgerError,
-    FileMarkKey,
+    DigestKey,
     RefusalLog,
     SourceFolder,
 )
@@ -48,7 +48,7 @@ class DataChangedError(VeracalError):
 class RecordFile:
     """State of a file at enrollment.
 
-    Digests are keyed (:class:`FileMarkKey`), so they do not confirm a guess of the content or
+    Digests are keyed (:class:`DigestKey`), so they do not confirm a guess of the content or
     the size of the file.
     """
 
@@ -57,14 +57,14 @@ class RecordFile:
     content: str  # keyed digest of its bytes
 
     @classmethod
-    def read(cls, path: Path, marks: FileMarkKey) -> "RecordFile":
+    def read(cls, path: Path, digest_key: DigestKey) -> "RecordFile":
         """Compute the digests of a file."""
         absolute = path.absolute()
         with translate_os_errors(absolute):
-            state = marks.of_state(absolute)
-        return cls(str(absolute), state, marks.of_file(absolute))
+            state = digest_key.of_state(absolute)
+        return cls(str(absolute), state, digest_key.of_file(absolute))
 
-    def verify(self, marks: FileMarkKey) -> "RecordFile":
+    def verify(self, digest_key: DigestKey) -> "RecordFile":
         """Check that the bytes of the file are unchanged, and return its current state.
 
         The bytes are read only if the size or the modification time changed.
@@ -76,10 +76,10 @@ class RecordFile:
         """
         path = Path(self.path)
         try:
-            state = marks.of_state(path)
+            state = digest_key.of_state(path)
             if state == self.state:
                 return self
-            if marks.of_file(path) == self.content:
+            if digest_key.of_file(path) == self.content:
                 return replace(self, state=state)
         except (OSError, DataError) as cause:
             raise DataChangedError(
@@ -130,7 +130,7 @@ class Enrollment:
     path: Path
     terms: Terms
     settings: OwnerSettings
-    marks: FileMarkKey  # key of the source's file digests
+    digest_key: DigestKey  # key of the source's file digests
 
     @property
     def ledger(self) -> Ledger:
@@ -156,7 +156,7 @@ class Enrollment:
             If the file differs from what was enrolled.
         """
         path = self.path / RECORDS
-        if self.marks.of_file(path) != self.settings.records:
+        if self.digest_key.of_file(path) != self.settings.records:
             raise _damaged_error(path, "a file that differs from what was enrolled")
         unit = UNIT if self.settings.has_units else None
         return load_scores(path, classes=self.settings.classes, unit=unit)
@@ -178,7 +178,7 @@ def read_enrollment(source: SourceFolder, prefix: str) -> Enrollment:
     terms = Terms.unseal(raw, str(folder / TERMS))
     if terms.key != source.public or terms.source != matches[0]:
         raise _damaged_error(folder / TERMS, "terms of another source or enrollment")
-    return Enrollment(folder, terms, OwnerSettings.read(folder), source.marks)
+    return Enrollment(folder, terms, OwnerSettings.read(folder), source.digest_key)
 
 
 def list_enrollments(source: SourceFolder) -> list[Enrollment]:
@@ -249,7 +249,7 @@ def find_problems(source: SourceFolder, enrollment: Enrollment) -> Iterator[str]
         yield str(error)
     try:
         if enrollment.settings.data is not None:
-            enrollment.settings.data.verify(enrollment.marks)
+            enrollment.settings.data.verify(enrollment.digest_key)
     except DataChangedError as error:
         yield str(error)
     try:

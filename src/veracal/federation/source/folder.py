@@ -29,7 +29,6 @@ from veracal.accounting import Approximate, Budget, Event, Pure, Unit
 from veracal.artifact import read_file, sync_folder
 from veracal.data import atomic_file, check_readable, new_file, translate_os_errors
 from veracal.errors import DataError, LedgerError
-from veracal.federation.protocol import envelopes as schema
 from veracal.federation.protocol.envelopes import (
     PrivateKey,
     PublicKey,
@@ -39,17 +38,17 @@ from veracal.federation.protocol.messages import MAX_INDEX, Head
 from veracal.federation.protocol.terms import (
     HASH_DIGITS,
     ID_DIGITS,
-    MAX_NAME,
+    check_name,
     parse_unit,
     today,
 )
 from veracal.ledger import Ledger, canonical, open_ledger
 
-MARK_KEY = "mark.key"  # only the owner of the source can read this file
+DIGEST_KEY = "digest.key"  # only the owner of the source can read this file
 _KEY_BYTES = 32
 
 
-class FileMarkKey:
+class DigestKey:
     """The secret HMAC key of a source's file digests.
 
     Guarantees
@@ -64,21 +63,21 @@ class FileMarkKey:
         self._key = key
 
     def __repr__(self) -> str:
-        return "FileMarkKey(...)"
+        return "DigestKey(...)"
 
     @classmethod
     def create(cls, folder: Path) -> None:
         """Write the key of a new source to a file that only its owner can read."""
-        with atomic_file(folder / MARK_KEY) as file:
+        with atomic_file(folder / DIGEST_KEY) as file:
             file.write(secrets.token_bytes(_KEY_BYTES))
 
     @classmethod
-    def read(cls, folder: Path) -> "FileMarkKey":
+    def read(cls, folder: Path) -> "DigestKey":
         """Read the key of a source."""
-        content = read_file(folder, MARK_KEY, _KEY_BYTES)
+        content = read_file(folder, DIGEST_KEY, _KEY_BYTES)
         if len(content) != _KEY_BYTES:
             raise DataError(
-                str(folder / MARK_KEY),
+                str(folder / DIGEST_KEY),
                 f"{_KEY_BYTES} bytes, as `veracal source init` wrote them",
                 f"{len(content)}",
                 "Restore the file. Without it, changes of the records cannot be detected.",
@@ -360,9 +359,9 @@ class SourceFolder:
         return key
 
     @property
-    def marks(self) -> FileMarkKey:
+    def digest_key(self) -> DigestKey:
         """The key of file digests, read from its file each time."""
-        return FileMarkKey.read(self.path)
+        return DigestKey.read(self.path)
 
     @property
     def shares(self) -> Ledger:
@@ -408,8 +407,7 @@ def create_source(
     """
     folder = Path(path).absolute()
     external = None if heads is None else Path(heads).absolute()
-    if not schema.text(MAX_NAME)(name):
-        raise ValueError(f"Expected a name of 1 to 100 printable characters, got {name!r}.")
+    check_name(name)
     new_file(folder, "folder")
     if external is not None and external.is_relative_to(folder):
         raise DataError(
@@ -428,7 +426,7 @@ def create_source(
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
             key.save(temporary / KEY)
-            FileMarkKey.create(temporary)
+            DigestKey.create(temporary)
             (temporary / ENROLLED).mkdir(mode=0o700)
             per_unit = replace(budget, unit=Unit(budget.unit.name))
             if budget.pure:

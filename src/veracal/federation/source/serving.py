@@ -239,7 +239,7 @@ class SourceServer:
         if terms.is_expired():
             raise RefusedError(f"the terms expired on {terms.expires}")
         if self._data_file is not None:
-            self._data_file = self._data_file.verify(enrollment.marks)
+            self._data_file = self._data_file.verify(enrollment.digest_key)
         with self._lock:
             self._check_heads(request)
             ledger = enrollment.ledger
