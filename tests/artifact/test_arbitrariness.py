@@ -10,6 +10,7 @@ import pytest
 from sklearn.base import clone
 
 from tests.artifact.examples import changed
+from veracal.accounting import NotPrivate
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.weights import LinearWeights, NoiseModel
 from veracal.calibration import PrivateCalibratedClassifier
@@ -206,11 +207,11 @@ def test_rows_are_validated_as_by_predict(tmp_path):
 @pytest.mark.parametrize("name", ["gaussian", "gamma", "objective"])
 def test_a_map_that_moves_the_threshold_moves_the_plane(map_, shift, name):
     plain = PrivateClassifier.of(fitted(name))
-    moved = PrivateClassifier(plain.weights, map_, plain.manifest)
+    moved = PrivateClassifier(plain.weights, replace(plain.manifest, map=map_))
     X = RNG.normal(size=(50, 3))
     result = moved.arbitrariness(X, individuals=2)
     shifted = type(plain.weights)(plain.weights.coef, plain.weights.intercept - shift, True)
-    other = PrivateClassifier(shifted, plain.map_, plain.manifest).arbitrariness(X)
+    other = PrivateClassifier(shifted, plain.manifest).arbitrariness(X)
     np.testing.assert_allclose(result.high, other.high, atol=1e-3)
     np.testing.assert_allclose(result.low, other.low, atol=1e-9)
     assert result.holds_for == "all individuals at once"  # the map was fitted to these weights
@@ -219,10 +220,12 @@ def test_a_map_that_moves_the_threshold_moves_the_plane(map_, shift, name):
 
 def test_other_maps_are_rejected_or_never_arbitrary():
     plain = PrivateClassifier.of(fitted("gaussian"))
-    folded = PrivateClassifier(plain.weights, Binned(Bins(2), [0.0, 0.4]), plain.manifest)
+    binned = Binned(Bins(2), [0.0, 0.4])
+    folded = PrivateClassifier(plain.weights, replace(plain.manifest, map=binned))
     with pytest.raises(DataError, match="a binned map"):
         folded.arbitrariness(np.zeros((1, 3)))
-    constant = PrivateClassifier(plain.weights, Platt(0.0, [0.0, 1.0]), plain.manifest)
+    platt = Platt(0.0, [0.0, 1.0])
+    constant = PrivateClassifier(plain.weights, replace(plain.manifest, map=platt))
     assert constant.arbitrariness(np.ones((2, 3))).high.tolist() == [0.0, 0.0]
 
 
@@ -324,7 +327,7 @@ def test_invalid_noise_is_rejected(change, tmp_path):
 
 def test_noise_of_a_non_private_classifier_is_rejected(tmp_path):
     saved("objective", tmp_path / "a")
-    changed(tmp_path / "a", lambda content: content["guarantee"].update(private=False))
+    changed(tmp_path / "a", lambda content: content.update(guarantee=NotPrivate(()).to_json()))
     with pytest.raises(DataError, match="not private"):
         PrivateClassifier.load(tmp_path / "a")
 

@@ -6,6 +6,14 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.artifact.classifier import FrozenEncoder, PrivateClassifier
+    from veracal.artifact.records import (
+        LedgerHead,
+        RecalibrationRecord,
+        SourceCost,
+        decode,
+        encode,
+        invalid,
+    )
     from veracal.artifact.storage import (
         MANIFEST,
         check_output_folder,
@@ -21,8 +29,14 @@ __all__ = [
     "MANIFEST",
     "WEIGHTS",
     "FrozenEncoder",
+    "LedgerHead",
     "PrivateClassifier",
+    "RecalibrationRecord",
+    "SourceCost",
     "check_output_folder",
+    "decode",
+    "encode",
+    "invalid",
     "read_file",
     "read_manifest",
     "read_verified",

@@ -8,15 +8,34 @@ if TYPE_CHECKING:
     from veracal.report.audit_page import render_audit
     from veracal.report.audit_results import AuditResults, audit_notes, audit_tables
     from veracal.report.card import model_card
-    from veracal.report.charts import CurveData, drawable
     from veracal.report.page import render
     from veracal.report.reliability import ReliabilityDisplay
-    from veracal.report.results import MOST, MeasurementRecord, Results
+    from veracal.report.results import (
+        FIGURES,
+        MOST,
+        STAGES,
+        CurveData,
+        DataFacts,
+        ExactFigures,
+        InternalFigures,
+        LedgerLine,
+        LedgerSummary,
+        MeasurementRecord,
+        Results,
+        drawable,
+    )
 
 __all__ = [
+    "FIGURES",
     "MOST",
+    "STAGES",
     "AuditResults",
     "CurveData",
+    "DataFacts",
+    "ExactFigures",
+    "InternalFigures",
+    "LedgerLine",
+    "LedgerSummary",
     "MeasurementRecord",
     "ReliabilityDisplay",
     "Results",
