@@ -422,11 +422,19 @@ def results(names: list[str]) -> Results:
     overall = replace(overall, ece_floor=0.1, ece_noise_bias=0.1)
     measured = tuple(measurement(when, overall) for when in ("before", "after"))
     named = named_results(example_results(measured=measured), names)
-    lines = [replace(line, epsilon=EPSILON, delta=DELTA) for line in named.ledger.planned]
+    cost = {"epsilon": EPSILON, "delta": DELTA}
+    lines = [replace(line, **cost) for line in named.ledger.planned]
     first = replace(lines[0], purpose="ledger line", partition="a")
+    (study,) = named.recalibrations
+    study = replace(
+        study,
+        guarantee=replace(study.guarantee, **cost),
+        sources=tuple(replace(source, **cost) for source in study.sources),
+    )
     made = replace(
         named,
-        guarantee=replace(named.guarantee, epsilon=EPSILON, delta=DELTA, advantage=0.3),
+        recalibrations=(study,),
+        guarantee=replace(named.guarantee, **cost, advantage=0.3),
         ledger=replace(named.ledger, planned=(first, *lines)),
         settings={**named.settings, "odd": [float("nan")]},
     )

@@ -145,6 +145,8 @@ def decode(kind: Any, written: Any, where: str) -> Any:
     if kind in _DECODERS:
         try:
             return _DECODERS[kind](written, where)
+        except DataError:
+            raise
         except (TypeError, ValueError) as cause:
             raise invalid(where, "values in their ranges", str(cause)[:200]) from cause
     if isinstance(kind, type) and is_dataclass(kind):
