@@ -517,7 +517,7 @@ class PrivateClassifier(
         """
         noise = self.noise
         if noise is None:
-            actual = "none: it was saved by a version that did not store it"
+            actual = "none: the artifact does not hold it"
             if not self.private_:
                 actual = (
                     "none, since it is not private: its noise may depend on the records, be "
