@@ -113,6 +113,7 @@ def test_null_is_accepted_only_for_what_may_be_missing():
         (("measured", 0, "micro_epsilon"), 2**60, "an integer"),
         (("data", "features"), 3.0, "an integer"),
         (("map",), {"kind": "magic"}, "a map of kind"),
+        (("settings", "deep"), json.loads("[" * 500 + "]" * 500), "nested"),
         (("data", "classes"), [True, False], "classes"),
         (("format",), "veracal classifier", "format"),
         (("version",), 2, "version 1"),

@@ -18,6 +18,7 @@ from veracal.data import Estimate
 from veracal.errors import DataError
 
 _MAX_INTEGER = 2**53  # larger ones are not exact in every reader of JSON
+_MAX_DEPTH = 20  # readers of nested values are recursive
 _NAMES = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
 
 
@@ -139,7 +140,7 @@ def decode(kind: Any, written: Any, where: str) -> Any:
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
-        return written
+        return _check_depth(written, where)
     if kind is float:
         return number(written, where)
     if kind in _DECODERS:
@@ -186,6 +187,16 @@ def _hints(kind: Any) -> dict[str, Any]:
     """The types of the fields of a record."""
     hints = get_type_hints(kind)
     return {known.name: hints[known.name] for known in fields(kind)}
+
+
+def _check_depth(written: Any, where: str, left: int = _MAX_DEPTH) -> Any:
+    """JSON values as they are, unless they are nested deeper than any that a run writes."""
+    if not left:
+        raise invalid(where, f"values nested at most {_MAX_DEPTH} deep", "deeper ones")
+    inner = written.values() if isinstance(written, dict) else written
+    for each in inner if isinstance(written, dict | list) else ():
+        _check_depth(each, where, left - 1)
+    return written
 
 
 def number(written: object, where: str) -> float:
