@@ -217,6 +217,26 @@ def named_internal(names: Sequence[str]) -> InternalFigures:
     )
 
 
+def shortened(results: Results) -> Results:
+    """The same with one entry, or two, of all that repeats."""
+    first = results.measured[0]
+    name, figures = next(iter(first.groups.items()))
+    study = results.recalibrations[-1]
+    return replace(
+        results,
+        data=replace(
+            results.data, classes=results.data.classes[:2], groups={"age": ("young",)}
+        ),
+        guarantee=replace(results.guarantee, covers=("all",), not_covered=("none",)),
+        ledger=replace(results.ledger, planned=results.ledger.planned[:1]),
+        measured=(replace(first, groups={name: figures}),),
+        settings={"measurement": {"bins": 10}},
+        versions={"veracal": "1"},
+        not_measured=results.not_measured[:1],
+        recalibrations=(replace(study, sources=study.sources[-1:]),),
+    )
+
+
 def places(written: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Paths to the values of JSON: of a list to its first item, and not into the settings."""
     if path:
