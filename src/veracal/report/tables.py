@@ -46,15 +46,18 @@ def level(results: Results) -> str:
 
 def confidence(results: Results) -> Table:
     """Accuracy at high confidence; no rows if none can be estimated."""
-    rows = words.confidence_summaries(results)
-    rows = rows if any(row.known for row in rows) else ()
-    caption = "Accuracy of the most confident predictions"
-    if results.when("before") is None:
-        cells = tuple((row.confidence, row.after, row.verdict) for row in rows)
-        return Table(caption, ("confidence", "accuracy", "verdict"), cells)
-    heads = ("confidence", "before recalibration", "after recalibration", "verdict")
-    cells4 = tuple((row.confidence, row.before, row.after, row.verdict) for row in rows)
-    return Table(caption, heads, cells4)
+    heads = {"confidence": "confidence", "after": "accuracy", "verdict": "verdict"}
+    if results.when("before") is not None:
+        heads = {
+            "confidence": "confidence",
+            "before": "before recalibration",
+            "after": "after recalibration",
+            "verdict": "verdict",
+        }
+    summaries = words.confidence_summaries(results)
+    known = any(each.known for each in summaries)
+    rows = tuple(tuple(getattr(each, name) for name in heads) for each in summaries if known)
+    return Table("Accuracy of the most confident predictions", tuple(heads.values()), rows)
 
 
 def reliability(results: Results) -> Table | None:
