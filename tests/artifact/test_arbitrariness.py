@@ -147,7 +147,7 @@ class Quieter(OutputPerturbation):
         (OutputPerturbation(4.0, 1e-5, norm=1.0, random_state=0), "not private"),
         (ObjectivePerturbation(4.0, norm=1.0, rule="diffprivlib-0.6.2"), "not private"),
         (PrivateLogisticRegression(4.0, epochs=1), "DP-SGD"),
-        (Quieter(4.0, norm=1.0), "did not store it"),
+        (Quieter(4.0, norm=1.0), "does not hold it"),
     ],
     ids=repr,
 )

@@ -199,6 +199,7 @@ def remeasure_model(
     model: Path, data: str | None, ledger: Path | None, *, json: bool
 ) -> "Mapping[str, Estimate]":
     """Measure a model again, add it to its report, and print all measurements."""
+    from veracal.artifact import encode
     from veracal.workflow import remeasure
 
     try:
@@ -225,7 +226,7 @@ def remeasure_model(
             {
                 "model": str(result.folder),
                 "when": measured[-1].when,
-                "measured": [vars(one) for one in measured],
+                "measured": encode(measured),
                 "left": left,
                 "ledger": str(result.ledger.path),
             }
