@@ -12,11 +12,11 @@ if TYPE_CHECKING:
         SourceCost,
         decode,
         encode,
-        invalid,
     )
     from veracal.artifact.storage import (
         MANIFEST,
         check_output_folder,
+        invalid,
         read_file,
         read_manifest,
         read_verified,

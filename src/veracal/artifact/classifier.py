@@ -13,9 +13,10 @@ from sklearn.utils.validation import validate_data
 
 from veracal._types import Array, Frozen, Progress
 from veracal.accounting import Statement
+from veracal.artifact.records import Manifest
 from veracal.artifact.storage import (
     MANIFEST,
-    Manifest,
+    encode_manifest,
     parse_manifest,
     read_manifest,
     read_verified,
@@ -379,7 +380,7 @@ class PrivateClassifier(
     def files(self, other_files: Mapping[str, bytes] = Frozen()) -> dict[str, bytes]:
         """The files of the artifact, and others to store beside them."""
         files = {WEIGHTS: self.weights.to_bytes(), **other_files}
-        return {MANIFEST: self.manifest.to_bytes(files), **files}
+        return {MANIFEST: encode_manifest(self.manifest, files), **files}
 
     def save(
         self,

@@ -1,4 +1,4 @@
-"""Records of an artifact as JSON: one strict decoder, and the costs of a recalibration.
+"""The records of an artifact, its manifest first, and one strict decoder of their JSON.
 
 An artifact may come from anywhere. :func:`decode` converts its JSON to typed records and rejects
 every value that :func:`encode` would not write.
@@ -7,14 +7,16 @@ every value that :func:`encode` would not write.
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from veracal._types import Frozen
 from veracal.accounting import NotPrivate, Relation, Statement, format_up
+from veracal.artifact.storage import invalid
 from veracal.calibration import Bins, CalibrationMap, PrivateCurve, PrivateFigures, from_json
-from veracal.data import Estimate
+from veracal.data import Estimate, Label
 from veracal.errors import DataError
 
 _MAX_INTEGER = 2**53  # larger ones are not exact in every reader of JSON
@@ -102,6 +104,44 @@ class RecalibrationRecord:
             f"{promise}What each institution was charged for this, as its own ledger counts, "
             f"whether or not its answers were used:\n{lines}"
         )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything about a saved classifier except its weights.
+
+    Attributes
+    ----------
+    features : int
+        Numbers in a row of X.
+    feature_names : tuple of str
+        Empty if they have none.
+    schema : str or None
+        The declared schema of the table as TOML: how a table becomes rows of X.
+    model : mapping
+        Kind of the classifier and what else is needed to compute with its weights.
+    map : CalibrationMap
+        With classes in the order of the weights.
+    guarantee : Statement or NotPrivate
+    ledger : mapping or None
+        Name and head of the charged ledger.
+    versions : mapping
+        Of the libraries.
+    recalibrations : tuple of RecalibrationRecord
+        Recalibrations by institutions since the training, the latest last.
+    """
+
+    name: str
+    classes: tuple[Label, ...]
+    features: int
+    feature_names: tuple[str, ...]
+    schema: str | None
+    model: Mapping[str, Any]
+    map: CalibrationMap
+    guarantee: Statement | NotPrivate
+    ledger: Mapping[str, str] | None = None
+    versions: Mapping[str, str] = field(default_factory=Frozen)
+    recalibrations: tuple[RecalibrationRecord, ...] = ()
 
 
 # ------------------------------------------------------------------ JSON
@@ -274,8 +314,3 @@ _DECODERS: Mapping[Any, Callable[[Any, str], Any]] = {
     Statement: _statement,
     Statement | NotPrivate: _guarantee,
 }
-
-
-def invalid(where: str, expected: str, actual: str) -> DataError:
-    """The error for an invalid file of an artifact."""
-    return DataError(where, expected, actual, "Get the artifact again from its source.")

@@ -9,19 +9,18 @@ import stat
 import struct
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from safetensors.numpy import load, save
 
-from veracal._types import Floats, Frozen
-from veracal.accounting import NotPrivate, Statement
-from veracal.artifact.records import RecalibrationRecord, decode, encode, invalid
-from veracal.calibration import CalibrationMap
-from veracal.data import Label, check_classes, new_file, parse_json, translate_os_errors
+from veracal._types import Floats
+from veracal.data import check_classes, new_file, parse_json, translate_os_errors
 from veracal.errors import DataError, LimitError
+
+if TYPE_CHECKING:
+    from veracal.artifact.records import Manifest
 
 # Files that runs write. A folder with other files is never replaced.
 KNOWN_FILES = frozenset(
@@ -253,56 +252,21 @@ FORMAT, VERSION = "veracal classifier", 1
 _MOST = 64 * 2**20  # bytes of model.json
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """Everything about a saved classifier except its weights.
+def encode_manifest(manifest: "Manifest", files: Mapping[str, bytes]) -> bytes:
+    """Content of model.json: the manifest, sizes and hashes of the files, and its own hash."""
+    from veracal.artifact.records import encode
 
-    Attributes
-    ----------
-    features : int
-        Numbers in a row of X.
-    feature_names : tuple of str
-        Empty if they have none.
-    schema : str or None
-        The declared schema of the table as TOML: how a table becomes rows of X.
-    model : mapping
-        Kind of the classifier and what else is needed to compute with its weights.
-    map : CalibrationMap
-        With classes in the order of the weights.
-    guarantee : Statement or NotPrivate
-    ledger : mapping or None
-        Name and head of the charged ledger.
-    versions : mapping
-        Of the libraries.
-    recalibrations : tuple of RecalibrationRecord
-        Recalibrations by institutions since the training, the latest last.
-    """
-
-    name: str
-    classes: tuple[Label, ...]
-    features: int
-    feature_names: tuple[str, ...]
-    schema: str | None
-    model: Mapping[str, Any]
-    map: CalibrationMap
-    guarantee: Statement | NotPrivate
-    ledger: Mapping[str, str] | None = None
-    versions: Mapping[str, str] = field(default_factory=Frozen)
-    recalibrations: tuple[RecalibrationRecord, ...] = ()
-
-    def to_bytes(self, files: Mapping[str, bytes]) -> bytes:
-        """Encode the manifest with sizes and hashes of the files, and a hash of itself."""
-        listed = {
-            name: {"bytes": len(content), "sha256": _sha(content)}
-            for name, content in sorted(files.items())
-        }
-        body = {"format": FORMAT, "version": VERSION, **encode(self), "files": listed}
-        whole = {**body, "sha256": _sha(_canonical(body))}
-        text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False)
-        return f"{text}\n".encode()
+    listed = {
+        name: {"bytes": len(content), "sha256": _sha(content)}
+        for name, content in sorted(files.items())
+    }
+    body = {"format": FORMAT, "version": VERSION, **encode(manifest), "files": listed}
+    whole = {**body, "sha256": _sha(_canonical(body))}
+    text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode()
 
 
-def read_manifest(folder: Path) -> tuple[Manifest, dict[str, dict[str, Any]]]:
+def read_manifest(folder: Path) -> tuple["Manifest", dict[str, dict[str, Any]]]:
     """Read model.json, and what it says about the files beside it.
 
     Raises
@@ -318,7 +282,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, dict[str, dict[str, Any]]]:
     return parse_manifest(read_file(folder, MANIFEST, _MOST), str(folder / MANIFEST))
 
 
-def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict[str, Any]]]:
+def parse_manifest(content: bytes, where: str) -> tuple["Manifest", dict[str, dict[str, Any]]]:
     """Parse the content of model.json."""
     try:
         body = parse_json(content.decode(), where)
@@ -336,6 +300,8 @@ def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict
         raise invalid(where, "the file as it was written", "an altered file")
     del body["format"], body["version"]
     files = _validate_files(body.pop("files", None), where)
+    from veracal.artifact.records import Manifest, decode  # slow, after errors about the file
+
     manifest: Manifest = decode(Manifest, body, where)
     check_classes(manifest.classes, where)
     return manifest, files
@@ -387,3 +353,8 @@ def _canonical(body: Mapping[str, Any]) -> bytes:
 def _sha(content: bytes) -> str:
     """SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
+
+
+def invalid(where: str, expected: str, actual: str) -> DataError:
+    """The error for an invalid file of an artifact."""
+    return DataError(where, expected, actual, "Get the artifact again from its source.")

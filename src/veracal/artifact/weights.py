@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal._types import Floats
-from veracal.artifact.records import decode, invalid
-from veracal.artifact.storage import MANIFEST, Manifest, Shapes, decode_arrays, encode_arrays
+from veracal.artifact.records import Manifest, decode
+from veracal.artifact.storage import MANIFEST, Shapes, decode_arrays, encode_arrays, invalid
 from veracal.calibration import PART
 from veracal.data import MappedRows
 from veracal.errors import DataError
