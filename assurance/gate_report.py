@@ -37,7 +37,7 @@ from tests.report.payloads import PAYLOADS
 from veracal.artifact import records
 from veracal.data import Estimate
 from veracal.errors import DataError
-from veracal.report import InternalFigures, Results
+from veracal.report import Results, UnreleasedFigures
 from veracal.report import page as pages
 
 NAME = "report"
@@ -112,9 +112,9 @@ def with_policy(old: str, new: str) -> Callable[[list[str], str], str]:
 
 def remembers() -> Callable[..., str]:
     """Keep internal figures for the next page."""
-    remembered: list[InternalFigures] = []
+    remembered: list[UnreleasedFigures] = []
 
-    def render(results: Results, *, internal: InternalFigures | None = None) -> str:
+    def render(results: Results, *, internal: UnreleasedFigures | None = None) -> str:
         remembered.extend([] if internal is None else [internal])
         return RENDER(results, internal=remembered[-1] if remembered else None)
 
@@ -270,7 +270,7 @@ def refused(constant: str) -> None:
     raise AssertionError(f"{constant} in the charts")
 
 
-def page(data: Results, internal: InternalFigures | None = None) -> Page:
+def page(data: Results, internal: UnreleasedFigures | None = None) -> Page:
     """A parsed page; a failure to render breaks the promise, too."""
     try:
         html = pages.render(data, internal=internal)
@@ -379,7 +379,7 @@ def odd_numbers() -> int:
     return len(ODD) * len(numbers)
 
 
-def in_words(data: Results, internal: InternalFigures | None, odd: object) -> None:
+def in_words(data: Results, internal: UnreleasedFigures | None, odd: object) -> None:
     """Check that a page has no number that is none."""
     parsed = page(data, internal)
     parsed.charts()
@@ -442,13 +442,13 @@ def results(names: list[str]) -> Results:
     return Results.from_json(made.to_json())
 
 
-def inside(names: list[str], odd: float | None = 0.5) -> InternalFigures:
+def inside(names: list[str], odd: float | None = 0.5) -> UnreleasedFigures:
     """Internal figures with such names and unique numbers, and one other number."""
     a, b, c, d, e, f, g, h, i = (int(number.replace(",", "")) for number in SECRETS)
     figure = Estimate(odd, odd, odd, 0.95, 5)
     figures = dict.fromkeys(names, figure)
     groups = {name: {name: figure} for name in names}
-    return InternalFigures(
+    return UnreleasedFigures(
         records={"training": a, "test": b},
         classes={"yes": c, "no": d, **dict.fromkeys(names, 5)},
         groups={"age": {"young": e, "old": f, "middle": i}, **{n: {n: 5} for n in names}},

@@ -22,11 +22,11 @@ from veracal.ledger import EpsilonDelta
 from veracal.report import (
     DataFacts,
     ExactFigures,
-    InternalFigures,
     LedgerLine,
     LedgerSummary,
     MeasurementRecord,
     Results,
+    UnreleasedFigures,
 )
 
 UNKNOWN = Estimate(None, None, None, 0.95, 100)
@@ -203,12 +203,12 @@ def exact_figures(
     return ExactFigures(overall, groups)
 
 
-def named_internal(names: Sequence[str]) -> InternalFigures:
+def named_internal(names: Sequence[str]) -> UnreleasedFigures:
     """Internal figures with such names."""
     counts = {name: i for i, name in enumerate(names)}
     figures = dict.fromkeys(names, reported(0.5, 0.4, 0.6))
     groups = dict.fromkeys(names[:12], figures)
-    return InternalFigures(
+    return UnreleasedFigures(
         counts,
         counts,
         {name: {name: 1} for name in names},

@@ -23,7 +23,7 @@ from tests.report.payloads import PAYLOADS
 from veracal.calibration import PrivateFigures
 from veracal.data import Estimate
 from veracal.errors import MissingExtraError
-from veracal.report import FIGURES, InternalFigures, LedgerLine, render
+from veracal.report import FIGURES, LedgerLine, UnreleasedFigures, render
 from veracal.report import page as pages
 from veracal.report.charts import charts, diagram
 from veracal.report.page import internal_panels
@@ -252,7 +252,7 @@ def estimated(value: float) -> Estimate:
     return Estimate(value, value - 0.1, value + 0.1, 0.95, 88_001)
 
 
-SECRET = InternalFigures(
+SECRET = UnreleasedFigures(
     records={"training": 88_004, "test": 88_005},
     classes={"yes": 88_006, "no": 88_007},
     groups={"age": {"young": 88_008, "old": 88_009}},
@@ -312,11 +312,11 @@ def test_the_watermark_is_on_screen_in_print_and_in_saved_charts(opened):
 
 
 def test_missing_internal_figures_are_left_out(results):
-    html = render(results, internal=InternalFigures())
+    html = render(results, internal=UnreleasedFigures())
     assert "No training curve: the fitted model was loaded from the ledger." in html
     assert html.count('<figure aria-label="Training curve">') == 1
     assert "Class balance" not in html and "without noise</h3>" not in html
-    trained = render(results, internal=InternalFigures(losses=(1.0, 0.5)))
+    trained = render(results, internal=UnreleasedFigures(losses=(1.0, 0.5)))
     assert "No training curve" not in trained
 
 
@@ -325,7 +325,7 @@ def test_odd_internal_figures_are_shown_in_words(results, odd):
     figures = {"nll": Estimate(odd, odd, odd, 0.95, 3)}
     losses = () if odd is None else (1.0, odd)
     stages = {"after": exact_figures(3, figures, {"young": figures})}
-    html = render(results, internal=InternalFigures(stages=stages, losses=losses))
+    html = render(results, internal=UnreleasedFigures(stages=stages, losses=losses))
     text = re.sub(r"(?s)<(script|style)\b.*?</\1>|<[^>]*>", " ", html)
     assert ("too few records" if odd is None else "not a finite number") in text
     assert not re.search(r"\b(None|nan|NaN|inf|undefined)\b", text)
@@ -335,7 +335,7 @@ def test_the_class_chart_shows_only_the_largest_classes():
     many = {f"class {i}": i for i in range(1_000)}
     (balance,) = [
         one
-        for one in internal_panels(InternalFigures(classes=many))
+        for one in internal_panels(UnreleasedFigures(classes=many))
         if one.title == "Class balance"
     ]
     drawn = balance.charts["classes"]["data"]["values"]

@@ -34,7 +34,7 @@ from veracal.report.charts import (
     tip,
     whole,
 )
-from veracal.report.results import STAGES, InternalFigures, Results, drawable
+from veracal.report.results import STAGES, Results, UnreleasedFigures, drawable
 from veracal.report.tables import MOST, Table, bin_table, cell, institutions, pairs
 from veracal.report.text import NOT_RECORDED, TOO_FEW, decimals, listed, visible
 
@@ -110,7 +110,7 @@ class Panel:
     note: str = ""  # a sentence below the title
 
 
-def internal_panels(internal: InternalFigures) -> list[Panel]:
+def internal_panels(internal: UnreleasedFigures) -> list[Panel]:
     """Panels of everything internal, in the order of the page."""
     panels = [
         training(internal.losses),
@@ -147,7 +147,7 @@ def training(losses: Sequence[float]) -> Panel:
     return Panel("Training curve", table, drawn)
 
 
-def reliability(internal: InternalFigures) -> Panel:
+def reliability(internal: UnreleasedFigures) -> Panel:
     """The reliability diagram without noise, with the histogram of confidence."""
     stages = {when: drawable(one.overall.curve).bins for when, one in internal.stages.items()}
     drawn = mark_internal(
@@ -161,7 +161,7 @@ def reliability(internal: InternalFigures) -> Panel:
     return Panel("Reliability without noise", table, drawn, has_choices=True)
 
 
-def exact_figures(internal: InternalFigures) -> Panel:
+def exact_figures(internal: UnreleasedFigures) -> Panel:
     """Figures of the test records before and after recalibration, without noise."""
     stages = {when: one.overall.figures for when, one in internal.stages.items()}
     names = dict.fromkeys(name for figures in stages.values() for name in figures)
@@ -172,7 +172,7 @@ def exact_figures(internal: InternalFigures) -> Panel:
     return Panel("Figures without noise", table)
 
 
-def by_group(internal: InternalFigures) -> Panel:
+def by_group(internal: UnreleasedFigures) -> Panel:
     """Figures of each group, without noise."""
     stages = {when: one.groups for when, one in internal.stages.items()}
     every = dict.fromkeys(group for groups in stages.values() for group in groups)
@@ -239,7 +239,7 @@ def _counts(caption: str, counts: Mapping[str, int]) -> Table:
 _LINES = "\u200c\u200d\n"
 
 
-def render(results: Results, *, internal: InternalFigures | None = None) -> str:
+def render(results: Results, *, internal: UnreleasedFigures | None = None) -> str:
     """Render the report of a run as one HTML file.
 
     Parameters
@@ -247,7 +247,7 @@ def render(results: Results, *, internal: InternalFigures | None = None) -> str:
     results : Results
         Only what is public or was charged. Names in it may be from an untrusted file: they are
         displayed, and nothing in them is executed.
-    internal : InternalFigures, optional
+    internal : UnreleasedFigures, optional
         Everything else, for a separate, watermarked page. What is empty is left out.
 
     Returns

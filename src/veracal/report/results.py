@@ -282,7 +282,7 @@ class ExactFigures:
 
 
 @dataclass(frozen=True)
-class InternalFigures:
+class UnreleasedFigures:
     """What only the data holder may see, for :func:`veracal.report.render`.
 
     Attributes

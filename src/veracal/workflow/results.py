@@ -37,11 +37,11 @@ from veracal.report import (
     STAGES,
     DataFacts,
     ExactFigures,
-    InternalFigures,
     LedgerLine,
     LedgerSummary,
     MeasurementRecord,
     Results,
+    UnreleasedFigures,
 )
 from veracal.workflow.config import Config
 from veracal.workflow.planning import RunPlan, today
@@ -197,7 +197,7 @@ def internal_figures(
     records: LoadedRecords,
     classifier: PrivateClassifier,
     losses: Sequence[float] = (),
-) -> InternalFigures:
+) -> UnreleasedFigures:
     """Counts and exact figures, for the internal page of :func:`veracal.report.render`.
 
     Guarantees
@@ -219,7 +219,7 @@ def internal_figures(
                 if len(each)
             }
         stages[when] = ExactFigures(_measure(scores, config), groups)
-    return InternalFigures(
+    return UnreleasedFigures(
         records={"training": len(records.train), "test": len(records.test)},
         classes=_count(dataset.classes, dataset.y),
         groups={
