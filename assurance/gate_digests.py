@@ -13,7 +13,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,7 @@ def body_with_hash(job: RunPlan) -> bytes:
 def results_with_hash(job: RunPlan, *given: Any, **more: Any) -> Any:
     """Tell of which table a model was made."""
     found = TOLD(job, *given, **more)
-    found.data["sha256"] = table_hash(job)  # type: ignore[index]
-    return found
+    return replace(found, versions={**found.versions, "table": table_hash(job)})
 
 
 CORRECT = Subject()

@@ -101,7 +101,7 @@ def in_the_results(job: RunPlan, *given: Any, **more: Any) -> Any:
     made, notice = RESULTS(job, *given, **more), job.records.notice
     if notice is None:
         return made
-    return replace(made, ledger={**made.ledger, "new_units": notice.new})
+    return replace(made, versions={**made.versions, "new units": str(notice.new)})
 
 
 def refused(records: Any, on_notice: Any) -> None:

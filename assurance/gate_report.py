@@ -1,17 +1,19 @@
 """The page of a report runs, loads and shows only what it should.
 
-Pages are rendered from untrusted results: a hundred hostile names in place of every name, and
-invalid values in place of every number. An HTML parser must find the same elements and
-attributes as with harmless names. The policy must allow exactly the scripts and the style of
-the page, by their hashes. Internal figures are only on a marked page, and leave no trace on the
-public one.
+Pages are rendered from untrusted results: a hundred hostile names in place of every name, and an
+invalid value in place of each number, which must be rejected or shown in words. An HTML parser
+must find the same elements and attributes as with harmless names. The policy must allow exactly
+the scripts and the style of the page, by their hashes. Internal figures are only on a marked page,
+and leave no trace on the public one.
 """
 
 import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from typing import Any
@@ -20,9 +22,23 @@ import jinja2
 from markupsafe import Markup
 
 from assurance.ledgers import Patches, patched
+from tests.report.examples import (
+    changed,
+    exact_figures,
+    example_results,
+    measurement,
+    named_results,
+    places,
+    private_figures,
+    shortened,
+    value_at,
+)
 from tests.report.payloads import PAYLOADS
+from veracal.artifact import records
+from veracal.data import Estimate
+from veracal.errors import DataError
+from veracal.report import Results, UnreleasedFigures
 from veracal.report import page as pages
-from veracal.report.results import MeasurementRecord, Results
 
 NAME = "report"
 LARGEST = 2_000_000
@@ -34,19 +50,20 @@ EPSILON, DELTA = 1.00001, 0.00017544  # to the nearest, both would be printed to
 SECRETS = [f"{number:,}" for number in range(7_654_321, 7_654_330)]
 VOID = {"meta", "input", "br", "img", "link", "hr", "base", "embed", "source"}
 ODD = (None, float("nan"), float("inf"), -float("inf"), 10**400, True, "text", [], {})
+REAL = (int, float)
 RENDER, POLICY, ASSET, LISTED = pages.render, pages.policy, pages._asset, pages.listed
-TEMPLATES = pages._environment.__wrapped__
+TEMPLATES, NUMBER = pages._environment.__wrapped__, records.number
 
 
 # ---------------------------------------------------------------- mutants
 
 
-def changed(*changes: tuple[str, str]) -> Callable[[], jinja2.Environment]:
+def edited(*changes: tuple[str, str]) -> Callable[[], jinja2.Environment]:
     """Templates with replaced text."""
-    return partial(_changed, changes)
+    return partial(_edited, changes)
 
 
-def _changed(changes: tuple[tuple[str, str], ...]) -> jinja2.Environment:
+def _edited(changes: tuple[tuple[str, str], ...]) -> jinja2.Environment:
     environment = TEMPLATES()
     sources = {name: environment.loader.get_source(environment, name)[0] for name in PARTS}
     for old, new in changes:
@@ -95,18 +112,18 @@ def with_policy(old: str, new: str) -> Callable[[list[str], str], str]:
 
 def remembers() -> Callable[..., str]:
     """Keep internal figures for the next page."""
-    remembered: dict[str, Any] = {}
+    remembered: list[UnreleasedFigures] = []
 
-    def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> str:
-        remembered.update(internal or {})
-        return RENDER(results, internal=remembered or None)
+    def render(results: Results, *, internal: UnreleasedFigures | None = None) -> str:
+        remembered.extend([] if internal is None else [internal])
+        return RENDER(results, internal=remembered[-1] if remembered else None)
 
     return render
 
 
-def any_float(value: object) -> float | None:
-    """Any Python float."""
-    return float(value) if isinstance(value, float) else None
+def any_float(written: object, where: str) -> float:
+    """Any Python float, and the numbers that are taken for one."""
+    return written if isinstance(written, float) else NUMBER(written, where)
 
 
 META = '<meta http-equiv="Content-Security-Policy" content="{{ policy }}">'
@@ -121,7 +138,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "charts as plain JSON": {ENVIRONMENT: raw_json},
     "an attribute without quotes": {
-        ENVIRONMENT: changed(
+        ENVIRONMENT: edited(
             ('data-title="{{ title_of }}: {{ title }}"', "data-title={{ title_of }}")
         )
     },
@@ -139,18 +156,18 @@ MUTANTS: dict[str, Patches] = {
         "veracal.report.page.policy": with_policy("img-src data:", "img-src *")
     },
     "the policy comes after the scripts": {
-        ENVIRONMENT: changed((META, ""), ("</body>", f"{META}</body>"))
+        ENVIRONMENT: edited((META, ""), ("</body>", f"{META}</body>"))
     },
     "a script without a hash": {
-        ENVIRONMENT: changed(("</body>", "<script>self.x = 1</script></body>"))
+        ENVIRONMENT: edited(("</body>", "<script>self.x = 1</script></body>"))
     },
     "a script from elsewhere": {
-        ENVIRONMENT: changed(
+        ENVIRONMENT: edited(
             ("</head>", "<script src='https://cdn.invalid/x.js'></script></head>")
         )
     },
     "a handler in an attribute": {
-        ENVIRONMENT: changed(('<div id="tip"', '<div onclick="hide()" id="tip"'))
+        ENVIRONMENT: edited(('<div id="tip"', '<div onclick="hide()" id="tip"'))
     },
     "expressions made into code": {
         "veracal.report.page._asset": asset("report.js", "ast: true, ", "")
@@ -159,7 +176,7 @@ MUTANTS: dict[str, Patches] = {
         "veracal.report.page._asset": asset("report.js", "title.textContent", "title.innerHTML")
     },
     "what is internal is remembered": {"veracal.report.page.render": remembers()},
-    "an internal page without its mark": {ENVIRONMENT: changed((' class="secret"', ""))},
+    "an internal page without its mark": {ENVIRONMENT: edited((' class="secret"', ""))},
     "an internal mark that is not printed": {
         "veracal.report.page._asset": asset(
             "report.css", ".secret::after { color", ".secret::after { display: none; color"
@@ -169,10 +186,10 @@ MUTANTS: dict[str, Patches] = {
         "veracal.report.page._asset": asset("report.js", '"INTERNAL: "', '""')
     },
     "an internal figure marked as released": {
-        ENVIRONMENT: changed(('each.table, kind="internal"', "each.table"))
+        ENVIRONMENT: edited(('each.table, kind="internal"', "each.table"))
     },
     "None on the page": {ENVIRONMENT: partial(setting, finalize=None)},
-    "NaN taken for a number": {"veracal.report.results.number": any_float},
+    "NaN taken for a number": {"veracal.artifact.records.number": any_float},
     "costs rounded to the nearest": {TO_THE_NEAREST: lambda v, digits=4: f"{v:.{digits}g}"},
 }
 
@@ -192,7 +209,8 @@ def run(subject: Patches, *, long: bool) -> str:
         odd = odd_numbers()
     return (
         f"{len(PAYLOADS)} hostile names made none of {elements:,} elements and attributes; "
-        f"{odd} odd numbers shown as words; policy exact; internal figures on their page alone"
+        f"{odd} odd numbers rejected or shown as words; policy exact; internal figures on their "
+        "page alone"
     )
 
 
@@ -252,7 +270,7 @@ def refused(constant: str) -> None:
     raise AssertionError(f"{constant} in the charts")
 
 
-def page(data: Results, internal: Mapping[str, Any] | None = None) -> Page:
+def page(data: Results, internal: UnreleasedFigures | None = None) -> Page:
     """A parsed page; a failure to render breaks the promise, too."""
     try:
         html = pages.render(data, internal=internal)
@@ -348,27 +366,25 @@ def check_costs(parsed: Page) -> None:
 
 
 def odd_numbers() -> int:
-    """Put invalid values in place of numbers."""
+    """Put an invalid value in place of each number; what is accepted is shown in words."""
+    written = shortened(results(HARMLESS)).to_json()
+    numbers = [path for path in places(written) if type(value_at(written, path)) in REAL]
+    assert len(numbers) > 50, "too few numbers"
     for odd in ODD:
-        malformed = results(HARMLESS, number=odd)
-        figures = replaced(inside(HARMLESS), odd)
-        for internal in (None, figures):
-            parsed = page(malformed, internal)
-            parsed.charts()
-            unescaped = re.search(r"\b(None|nan|NaN|inf|Infinity|undefined)\b", parsed.text)
-            assert unescaped is None, (
-                f"{unescaped and unescaped[0]} is on the page, for {odd!r:.20}"
-            )
-    return len(ODD)
+        for path in numbers:
+            with suppress(DataError):
+                in_words(Results.from_json(changed(written, path, odd)), None, odd)
+    for odd in (None, float("nan"), float("inf"), -float("inf")):
+        in_words(results(HARMLESS), inside(HARMLESS, odd), odd)
+    return len(ODD) * len(numbers)
 
 
-def replaced(content: object, odd: object) -> Any:
-    """The same structure with another value for every number."""
-    if isinstance(content, dict):
-        return {name: replaced(value, odd) for name, value in content.items()}
-    if isinstance(content, list):
-        return [replaced(value, odd) for value in content]
-    return odd if isinstance(content, int | float) else content
+def in_words(data: Results, internal: UnreleasedFigures | None, odd: object) -> None:
+    """Check that a page has no number that is none."""
+    parsed = page(data, internal)
+    parsed.charts()
+    unescaped = re.search(r"\b(None|nan|NaN|inf|Infinity|undefined)\b", parsed.text)
+    assert unescaped is None, f"{unescaped and unescaped[0]} is on the page, for {odd!r:.20}"
 
 
 def check_internal() -> None:
@@ -399,53 +415,46 @@ def check_internal() -> None:
 # ---------------------------------------------------------------- data
 
 
-def results(names: list[str], number: object = 0.9) -> Results:
-    """Results in which every name is one of these, with one number."""
-    figure = {"value": number, "low": number, "high": number, "level": number, "n": number}
-    curve = {"confidences": [number] * 2, "counts": [figure] * 2, "accuracies": [figure] * 2}
-    every = {"count": figure, "accuracy": figure, "ece": figure, "brier": figure}
-    overall = {**every, "curve": curve, "ece_floor": number, "ece_noise_bias": number}
-    figures = {
-        "overall": overall,
-        "groups": dict.fromkeys(names, every),
-        "micro_epsilon": 1 if number == 0.9 else number,
-    }
-    whens = ["before", "after", *names]
-    named = {name: name for name in names}
-    first = dict.fromkeys(("epsilon", "delta", "advantage", "max_contributions"), number)
-    if number == 0.9:
-        first = {"epsilon": EPSILON, "delta": DELTA, "advantage": 0.3, "max_contributions": 3}
-    line = {"purpose": "ledger line", "partition": "a", "times": 1, "used": 1}
-    lines = [{"purpose": n, "partition": n, "times": n, "used": n} for n in names]
-    cost = {"epsilon": first["epsilon"], "delta": first["delta"]}
-    return Results(
-        name=names[0],
-        date=names[1],
-        data={"name": names[2], "classes": names, "groups": named, "size": number},
-        guarantee={"private": True, **first, "unit": names[3], "text": "\n".join(names)},
-        ledger={"head": None, "planned": [{**each, **cost} for each in (line, *lines)]},
-        model={},
-        map={"kind": names[4], "inverse": number, **named},
-        measured=tuple(MeasurementRecord(when, names[5], figures) for when in whens),
-        settings={"measurement": {"group": names[6]}, "names": named, "odd": [number]},
-        versions=named,
-        not_measured=tuple(names),
+def results(names: list[str]) -> Results:
+    """Results in which every name is one of these, as they are read from a file."""
+    figure = Estimate(0.9, 0.85, 0.95, 0.95, 5)
+    every = {"accuracy": figure, "ece": figure, "brier": figure}
+    overall = private_figures([figure] * 2, **every)
+    overall = replace(overall, ece_floor=0.1, ece_noise_bias=0.1)
+    measured = tuple(measurement(when, overall) for when in ("before", "after"))
+    named = named_results(example_results(measured=measured), names)
+    cost = {"epsilon": EPSILON, "delta": DELTA}
+    lines = [replace(line, **cost) for line in named.ledger.planned]
+    first = replace(lines[0], purpose="ledger line", partition="a")
+    (study,) = named.recalibrations
+    study = replace(
+        study,
+        guarantee=replace(study.guarantee, **cost),
+        sources=tuple(replace(source, **cost) for source in study.sources),
     )
+    made = replace(
+        named,
+        recalibrations=(study,),
+        guarantee=replace(named.guarantee, **cost, advantage=0.3),
+        ledger=replace(named.ledger, planned=(first, *lines)),
+        settings={**named.settings, "odd": [float("nan")]},
+    )
+    return Results.from_json(made.to_json())
 
 
-def inside(names: list[str]) -> dict[str, Any]:
-    """Internal figures with such names and unique numbers."""
+def inside(names: list[str], odd: float | None = 0.5) -> UnreleasedFigures:
+    """Internal figures with such names and unique numbers, and one other number."""
     a, b, c, d, e, f, g, h, i = (int(number.replace(",", "")) for number in SECRETS)
-    figure = {"value": 0.5, "low": 0.4, "high": 0.6, "level": 0.95, "n": 5}
-    bins = {"low": 0.0, "high": 1.0, "confidence": 0.5, "accuracy": 0.5}
-    return {
-        "training": [1.0, 0.5],
-        "records": {"training": a, "test": b},
-        "classes": {"yes": c, "no": d, **dict.fromkeys(names, 5)},
-        "groups": {"age": {"young": e, "old": f}, **{name: {name: 5} for name in names}},
-        "plain figures after": dict.fromkeys(names, figure),
-        "plain curve before": [{**bins, "count": g}],
-        "plain curve after": [{**bins, "count": h}],
-        "by group after": {name: {name: figure} for name in names},
-        "also": {name: name for name in names} | {"one more": f"{i:,}"},
-    }
+    figure = Estimate(odd, odd, odd, 0.95, 5)
+    figures = dict.fromkeys(names, figure)
+    groups = {name: {name: figure} for name in names}
+    return UnreleasedFigures(
+        records={"training": a, "test": b},
+        classes={"yes": c, "no": d, **dict.fromkeys(names, 5)},
+        groups={"age": {"young": e, "old": f, "middle": i}, **{n: {n: 5} for n in names}},
+        stages={
+            "before": exact_figures(g, {}, {}),
+            "after": exact_figures(h, figures, groups),
+        },
+        losses=(1.0, 0.5 if odd is None else odd),
+    )

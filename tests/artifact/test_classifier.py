@@ -71,7 +71,7 @@ def test_a_non_private_model_says_so(tmp_path):
     PrivateClassifier.of(model_).save(tmp_path / "a")
     loaded = PrivateClassifier.load(tmp_path / "a")
     assert not loaded.private_ and "not private" in repr(loaded)
-    assert "NOT" in loaded.manifest.guarantee["text"]
+    assert "NOT" in loaded.manifest.guarantee.text()
 
 
 def test_unsupported_models_are_rejected():

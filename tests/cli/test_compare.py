@@ -11,7 +11,7 @@ from tests.cli.made import write_model
 from veracal import calibration
 from veracal.artifact import PrivateClassifier
 from veracal.cli._artifacts import labeled_scores
-from veracal.data import load
+from veracal.data import Estimate, load
 from veracal.ledger import Ledger, default_ledger_path
 from veracal.report.results import Results
 
@@ -36,11 +36,10 @@ def measured(low, high):
     """A change after which the calibration error lies between these."""
 
     def change(results):
-        figure = {"value": low, "low": low, "high": high, "level": 0.95, "n": 100}
+        figure = Estimate(low, low, high, 0.95, 100)
         after = results.when("after")
-        overall = {**after.figures["overall"], "ece": figure, "accuracy": figure}
-        new = replace(after, figures={**after.figures, "overall": overall})
-        return (results.when("before"), new)
+        overall = replace(after.overall, ece=figure, accuracy=figure)
+        return (results.when("before"), replace(after, overall=overall))
 
     return change
 
@@ -64,7 +63,7 @@ def test_costs_add_up_unless_they_protect_differently(run, home):
     each = json.loads((home / "model" / "results.json").read_text())["guarantee"]
     actual = json.loads(run("compare", one, two, "--json")[1])["together"]
     assert actual == {"epsilon": 2 * each["epsilon"], "delta": 2 * each["delta"]}
-    other = saved(home, "other", guarantee=lambda r: {**r.guarantee, "unit": "patient"})
+    other = saved(home, "other", guarantee=lambda r: replace(r.guarantee, unit="patient"))
     assert json.loads(run("compare", one, other, "--json")[1])["together"] is None
     assert "cannot be added" in run("compare", one, other)[1]
 
@@ -72,8 +71,8 @@ def test_costs_add_up_unless_they_protect_differently(run, home):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"data": lambda r: {**r.data, "name": "other"}}, "other data"),
-        ({"data": lambda r: {**r.data, "test": 0.5}}, "share for testing"),
+        ({"data": lambda r: replace(r.data, name="other")}, "other data"),
+        ({"data": lambda r: replace(r.data, test=0.5)}, "share for testing"),
         (
             {"settings": lambda r: {**r.settings, "measurement": {"bins": 5}}},
             "other bins",
@@ -91,17 +90,20 @@ def test_differences_that_prevent_a_comparison_are_named(run, home, change, said
 @pytest.mark.parametrize(
     "change",
     [
-        {"guarantee": lambda r: {}},
-        {"guarantee": lambda r: {**r.guarantee, "epsilon": "a lot"}},
-        {"settings": lambda r: {}},
-        {"map": lambda r: {"kind": "magic"}},
-        {"data": lambda r: {**r.data, "classes": 3}},
-        {"measured": measured("nan", True)},
+        lambda r: r.update(guarantee={}),
+        lambda r: r["guarantee"].update(epsilon="a lot"),
+        lambda r: r.update(settings={}),
+        lambda r: r.update(map={"kind": "magic"}),
+        lambda r: r["data"].update(classes=3),
+        lambda r: r["measured"][1]["overall"]["ece"].update(value="nan", high=True),
     ],
 )
 def test_invalid_results_are_rejected_in_one_line(run, home, change):
-    one, odd = saved(home, "one"), saved(home, "odd", **change)
-    code, out, err = run("compare", one, odd)
+    one, content = saved(home, "one"), json.loads((home / "model" / "results.json").read_text())
+    change(content)
+    model = PrivateClassifier.load(home / "model")
+    model.save(Path("odd"), other_files={"results.json": json.dumps(content).encode()})
+    code, out, err = run("compare", one, "odd")
     assert code == 1 and not out and len(err.splitlines()) == 1 and err.startswith("error: odd")
 
 

@@ -20,7 +20,7 @@ from veracal.cli import _figures as _curve
 from veracal.data import Scores, load_scores, scan_scores
 from veracal.ledger import Ledger, default_ledger_path, open_ledger
 from veracal.queries import Curator
-from veracal.report.charts import drawable
+from veracal.report import drawable
 
 N = 900
 QUICK = ["--replicates", "2"]
@@ -416,11 +416,12 @@ def test_points_are_drawn_at_their_accuracy(scores):
     assert len(lines) == 11 and lines[0].startswith(" 1.0 ┤")
     for b, each in enumerate(actual.bins):
         column = [line[6:].ljust(40)[4 * b : 4 * b + 4].strip() for line in lines][::-1]
-        if each.accuracy is None:
+        accuracy = each.accuracy.value
+        if accuracy is None:
             assert "●" not in column and column.count("·") == 1
         else:
-            assert column.index("●") == round(10 * each.accuracy)
-            if abs(each.confidence - each.accuracy) > 0.1:
+            assert column.index("●") == round(10 * accuracy)
+            if abs(each.confidence - accuracy) > 0.1:
                 assert column.index("·") == round(10 * each.confidence)
 
 

@@ -143,7 +143,8 @@ def test_one_command_makes_a_federation_and_recalibrates(transport, names):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
-    fields = json.loads(Path("trial/recalibrated/model.json").read_text())["federation"]
+    fields = json.loads(Path("trial/recalibrated/model.json").read_text())
+    (fields,) = fields["recalibrations"]
     assert [one["name"] for one in fields["sources"]] == names
     assert all(one["epsilon"] == 0.5 and one["answered"] for one in fields["sources"])
     assert 1.5 < fields["temperatures"]["temperature"]["value"] < 3.5

@@ -69,10 +69,11 @@ def test_fit_writes_a_model_and_prints_its_guarantee(run, visits):
     assert "differentially private for one record" in out
     assert "one record, add-remove" in out and "model.ledger" in out
     for when in ("before", "after"):
-        figures = results.when(when).figures["overall"]
+        figures = results.when(when).overall
         for name in ("accuracy", "ece"):
-            assert f"{figures[name]['value']:.4f}" in out
-            assert f"{figures[name]['low']:.4f} to {figures[name]['high']:.4f}" in out
+            figure = getattr(figures, name)
+            assert f"{figure.value:.4f}" in out
+            assert f"{figure.low:.4f} to {figure.high:.4f}" in out
     assert "Opened the ledger of visits.csv with caps epsilon 8" in err
     assert "model.ledger" in err and "veracal predict model" in err
     assert PrivateClassifier.load("model").private_

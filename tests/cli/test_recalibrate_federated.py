@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 
 from tests.cli.federation_made import NAMES, federation, model, server
-from veracal.artifact import PrivateClassifier
+from veracal.artifact import LedgerHead, PrivateClassifier
 from veracal.artifact.storage import read_manifest
-from veracal.calibration import load_map
+from veracal.calibration.maps import Identity, load_map
 from veracal.cli._recalibrate_remote import ProgressBoard
 from veracal.federation.coordinator.pool import RoundEvent
 from veracal.federation.protocol.terms import model_hash
@@ -68,19 +68,17 @@ def test_a_new_artifact_has_the_map_and_names_every_cost(run):
     assert new.map_ == load_map("map.json") != old.map_
     assert 2.5 < new.map_.value < 4.5
     assert (model_hash("new"), model_hash("m")) == (before, before)
-    settings = new.manifest.federation
-    assert [one["name"] for one in settings["sources"]] == list(NAMES)
-    for i, one in enumerate(settings["sources"]):
-        assert (one["epsilon"], one["answered"], one["why"]) == (4.0, True, None)
-        assert one["head"] == {"index": 5, "hash": ledger(i).head}
+    (record,) = new.manifest.recalibrations
+    assert [one.name for one in record.sources] == list(NAMES)
+    for i, one in enumerate(record.sources):
+        assert (one.epsilon, one.answered, one.why) == (4.0, True, None)
+        assert one.head == LedgerHead(5, ledger(i).head)
         assert ledger(i).spent().epsilon == 4.0
-        assert (
-            f"{one['name']} ({one['key']}): epsilon 4 for each record" in settings["statement"]
-        )
-        assert f"{one['name']} ({one['key']}): epsilon 4 for each record" in out
+        assert f"{one.name} ({one.key}): epsilon 4 for each record" in record.text()
+        assert f"{one.name} ({one.key}): epsilon 4 for each record" in out
     assert "Recalibrated by 3 institutions" in (Path("new") / "report.html").read_text()
     assert "Recalibrated by 3 institutions" in (Path("new") / "MODEL_CARD.md").read_text()
-    assert load_results(Path("new")).federation == settings
+    assert load_results(Path("new")).recalibrations == (record,)
     assert re.search(r"The plan \(pooled\)", err)
     assert "round 5 of 5, gaps by bin, mapped: North answered" in err
 
@@ -108,8 +106,7 @@ def test_force_writes_into_the_model_itself_and_earlier_costs_stay_told(run):
     manifest, files = read_manifest(Path("m"))
     assert (Path("m") / "model.safetensors").read_bytes() == weights
     assert {"results.json", "report.html", "MODEL_CARD.md"} <= set(files)
-    (earlier,) = manifest.federation["earlier"]
-    assert [one["sources"][0]["epsilon"] for one in (earlier, manifest.federation)] == [2, 3]
+    assert [one.sources[0].epsilon for one in manifest.recalibrations] == [2, 3]
 
 
 def test_json_has_plan_and_institutions(run):
@@ -128,7 +125,7 @@ def test_a_map_that_was_not_kept_leaves_the_artifacts_own(run):
     assert code == 0, err
     new, old = PrivateClassifier.load("new"), PrivateClassifier.load("m")
     assert new.map_ == old.map_
-    assert new.manifest.federation["map"]["kind"] == "identity"
+    assert new.manifest.recalibrations[-1].map == Identity()
     assert "Its map is unchanged: the guard rejected the new one." in err
     assert "the model keeps its previous map" in (Path("new") / "report.html").read_text()
 

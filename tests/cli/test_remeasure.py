@@ -26,7 +26,7 @@ def test_a_model_is_remeasured_until_no_budget_is_left(run, home, monkeypatch):
     results = Results.from_bytes(Path("model/results.json").read_bytes())
     assert [one.when for one in results.measured] == ["before", "after", "later 1"]
     for one in results.measured:
-        assert f"{one.figures['overall']['ece']['value']:.4f}" in out
+        assert f"{one.overall.ece.value:.4f}" in out
     assert "1 measurement left" in out and "later 1" in Path("model/report.html").read_text()
 
     # as a gate for releases: the figure is printed, and the exit code is 1

@@ -307,7 +307,6 @@ def test_classes_in_another_order_than_the_schemas_stay_with_their_scores(tmp_pa
     scores = Scores.from_logits([[1.0, 2.0], [3.0, 4.0]], ["no", "yes"], classes=["no", "yes"])
     turned = PrivateClassifier(
         classifier.weights,
-        classifier.map_,
         replace(classifier.manifest, classes=("yes", "no")),
     )
     result = _reorder_classes(turned, scores)

@@ -53,14 +53,13 @@ def results(tmp_path_factory) -> Results:
 @pytest.fixture(scope="session")
 def grouped(results) -> Results:
     """The same results with two groups and a later measurement."""
-    overall = results.when("after").figures["overall"]
+    overall = results.when("after").overall
     with_groups = tuple(
-        replace(one, figures={**one.figures, "groups": {"young": overall, "old": overall}})
+        replace(one, group="age", groups={"young": overall, "old": overall})
         for one in results.measured
     )
     later = replace(with_groups[1], when="next spring")
-    settings = {**results.settings, "measurement": {"group": "age"}}
-    return replace(results, measured=(*with_groups, later), settings=settings)
+    return replace(results, measured=(*with_groups, later))
 
 
 @pytest.fixture(scope="session")

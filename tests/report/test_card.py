@@ -50,9 +50,9 @@ def test_the_front_matter_holds_the_figures(results):
     assert "differential-privacy" in head["tags"]
     (entry,) = head["model-index"]
     result = {each["type"]: each["value"] for each in entry["results"][0]["metrics"]}
-    after = results.when("after").figures["overall"]
+    after = results.when("after").overall
     assert set(result) == {"accuracy", "ece", "brier"}
-    assert result["accuracy"] == pytest.approx(after["accuracy"]["value"], abs=1e-6)
+    assert result["accuracy"] == pytest.approx(after.accuracy.value, abs=1e-6)
 
 
 def test_the_body_has_the_sections_of_the_page(results):
@@ -65,7 +65,7 @@ def test_the_body_has_the_sections_of_the_page(results):
         "Privacy guarantee",
     ):
         assert re.search(f"^## .*{title}", body, flags=re.MULTILINE)
-    assert results.guarantee["text"].splitlines()[0] in body
+    assert results.guarantee.text().splitlines()[0] in body
     assert not re.search(r"\b(None|nan|NaN)\b", body)
 
 
@@ -87,8 +87,8 @@ def test_hostile_names_are_escaped(results, start):
         results,
         name=few[0],
         date=few[1],
-        data={**results.data, "name": few[2], "classes": few},
-        guarantee={**results.guarantee, "text": "\n".join(few), "unit": few[3]},
+        data=replace(results.data, name=few[2], classes=tuple(few)),
+        guarantee=replace(results.guarantee, covers=tuple(few), unit=few[3]),
         settings={name: name for name in few},
         versions={name: name for name in few},
         not_measured=tuple(few),

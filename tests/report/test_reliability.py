@@ -13,8 +13,7 @@ from veracal.calibration.measurement import binary_curve, curve
 from veracal.data import Scores
 from veracal.errors import MissingExtraError
 from veracal.queries import Public
-from veracal.report import ReliabilityDisplay
-from veracal.report.charts import drawable
+from veracal.report import ReliabilityDisplay, drawable
 from veracal.report.reliability import INTERNAL
 
 matplotlib = pytest.importorskip("matplotlib", reason="the report extra is not installed")

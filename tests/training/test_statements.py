@@ -219,8 +219,8 @@ def test_the_trainer_names_the_total(tmp_path, raised):
 
 def test_an_artifact_keeps_the_total(raised):
     model = PrivateClassifier.of(Curator(DATA, raised).fit(linear()))
-    assert RAISED in model.manifest.guarantee["text"]
-    assert model.manifest.guarantee["ledger_total"].endswith(RAISED)
+    assert RAISED in model.manifest.guarantee.text()
+    assert model.manifest.guarantee.ledger_total.endswith(RAISED)
 
 
 def test_the_total_of_a_plan_is_that_of_its_list(tmp_path):

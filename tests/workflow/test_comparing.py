@@ -36,10 +36,10 @@ def test_each_artifact_states_the_guarantee_of_all(result):
     assert [one.folder.name for one in result] == [
         "logistic-none", "logistic-temperature", "output-none",
     ]  # fmt: skip
-    assert len({one.results.guarantee["epsilon"] for one in result}) == 1
+    assert len({one.results.guarantee.epsilon for one in result}) == 1
     for one in result:
         actual = Results.from_bytes((one.folder / "results.json").read_bytes())
-        assert "other models of this comparison of 3" in actual.guarantee["text"]
+        assert "other models of this comparison of 3" in actual.guarantee.text()
         assert one.classifier.private_
 
 
@@ -50,7 +50,7 @@ def test_all_models_together_are_within_the_budget(result, part):
     whole = Composed(tuple(Repeated(item.event, item.times) for item in items))
     assert epsilon_for(whole, ledger.budget.delta) <= 8.0
     assert ledger.budget.epsilon == 8.0
-    assert result[0].results.guarantee["epsilon"] >= epsilon_for(whole, ledger.budget.delta)
+    assert result[0].results.guarantee.epsilon >= epsilon_for(whole, ledger.budget.delta)
 
 
 def test_exactly_the_planned_items_are_used(result):

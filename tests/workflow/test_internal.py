@@ -51,12 +51,14 @@ def test_the_internal_report_contains_counts_and_exact_figures(result):
     records = load_records(CONFIG)
     facts = internal_figures(CONFIG, records, result.classifier, [0.5])
     whole = load("breast-cancer")
-    assert facts["records"] == {"training": len(records.train), "test": len(records.test)}
-    assert sum(facts["records"].values()) == len(whole)
-    assert list(facts["classes"].values()) == np.bincount(whole.y).tolist()
+    assert facts.records == {"training": len(records.train), "test": len(records.test)}
+    assert sum(facts.records.values()) == len(whole)
+    assert list(facts.classes.values()) == np.bincount(whole.y).tolist()
     scores = result.classifier.scores(records.test)
-    assert facts["plain figures after"]["accuracy"]["value"] == calibration.accuracy(scores)
-    assert sum(each["count"] for each in facts["plain curve after"]) == len(records.test)
+    assert facts.stages["after"].overall.figures["accuracy"].value == calibration.accuracy(
+        scores
+    )
+    assert sum(each.n for each in facts.stages["after"].overall.curve.bins) == len(records.test)
     page = result.internal.read_text()
     assert f"{len(records.train)}" in page and "internal" in page.lower()
 
@@ -114,8 +116,8 @@ def test_internal_figures_by_group(tmp_path):
     config = replace(CONFIG, data=data, measurement=replace(CONFIG.measurement, group="sex"))
     result = run(config, tmp_path / "model", internal=True)
     facts = internal_figures(config, load_records(config), result.classifier)
-    assert set(facts["by group after"]) == {"f", "m"}
-    for figures in facts["by group after"].values():
+    assert set(facts.stages["after"].groups) == {"f", "m"}
+    for figures in facts.stages["after"].groups.values():
         for one in figures.values():
-            assert one["low"] <= one["value"] <= one["high"]
-    assert sum(facts["groups"]["sex"].values()) == len(load(data.source, schema=data.schema))
+            assert one.low <= one.value <= one.high
+    assert sum(facts.groups["sex"].values()) == len(load(data.source, schema=data.schema))

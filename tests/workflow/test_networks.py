@@ -62,8 +62,8 @@ def test_a_network_of_a_table_and_its_artifact(kind, tmp_path):
     actual = PrivateClassifier.load(result.folder)
     rows = load("digits").X[:50]
     assert np.array_equal(actual.predict_proba(rows), result.classifier.predict_proba(rows))
-    assert actual.private_ and result.results.guarantee["epsilon"] <= 8.0
-    assert result.results.model["kind"] == kind
+    assert actual.private_ and result.results.guarantee.epsilon <= 8.0
+    assert result.results.settings["model"]["kind"] == kind
     assert "training" in result.internal.read_text()
     head = result.ledger.head
     again = run(replace(DIGITS, model=ModelConfig(kind, epochs=0.2)), result.folder, force=True)

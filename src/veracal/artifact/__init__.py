@@ -6,9 +6,17 @@ from veracal._lazy import attach
 
 if TYPE_CHECKING:
     from veracal.artifact.classifier import FrozenEncoder, PrivateClassifier
+    from veracal.artifact.records import (
+        LedgerHead,
+        RecalibrationRecord,
+        SourceCost,
+        decode,
+        encode,
+    )
     from veracal.artifact.storage import (
         MANIFEST,
         check_output_folder,
+        invalid,
         read_file,
         read_manifest,
         read_verified,
@@ -21,8 +29,14 @@ __all__ = [
     "MANIFEST",
     "WEIGHTS",
     "FrozenEncoder",
+    "LedgerHead",
     "PrivateClassifier",
+    "RecalibrationRecord",
+    "SourceCost",
     "check_output_folder",
+    "decode",
+    "encode",
+    "invalid",
     "read_file",
     "read_manifest",
     "read_verified",

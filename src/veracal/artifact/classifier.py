@@ -12,9 +12,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
 from veracal._types import Array, Frozen, Progress
+from veracal.accounting import Statement
+from veracal.artifact.records import Manifest
 from veracal.artifact.storage import (
     MANIFEST,
-    Manifest,
+    encode_manifest,
     parse_manifest,
     read_manifest,
     read_verified,
@@ -40,7 +42,6 @@ from veracal.calibration import (
     Temperature,
     TwoTemperatures,
     UniformMixing,
-    from_json,
 )
 from veracal.data import Dataset, Kind, MappedRows, Schema, Scores, compute_logits
 from veracal.errors import DataError
@@ -288,12 +289,12 @@ class PrivateClassifier(
     write hashes, so compare the hash of ``model.json`` with one from another channel.
     """
 
-    def __init__(self, weights: "Weights", map_: CalibrationMap, manifest: Manifest) -> None:
-        self.weights, self.map, self.manifest = weights, map_, manifest
-        self.estimator_, self.map_ = weights, map_
+    def __init__(self, weights: "Weights", manifest: Manifest) -> None:
+        self.weights, self.manifest = weights, manifest
+        self.estimator_, self.map_ = weights, manifest.map
         self.classes_ = np.array(manifest.classes)
         self.n_features_in_ = weights.row[0]
-        gives = map_.transform(Scores.from_logits(np.zeros((1, len(manifest.classes)))))
+        gives = self.map_.transform(Scores.from_logits(np.zeros((1, len(manifest.classes)))))
         self.gives_: Kind = gives.kind
 
     @classmethod
@@ -316,8 +317,8 @@ class PrivateClassifier(
         encoder : FrozenEncoder, optional
             The frozen network whose features the model was trained on.
         """
-        inner, map_ = getattr(model, "estimator_", model), getattr(model, "map_", Identity())
-        weights, stated = extract_weights(inner), model.statement_
+        inner = getattr(model, "estimator_", model)
+        weights = extract_weights(inner)
         about = weights.to_json()
         if (noise := NoiseModel.of(inner, model)) is not None:
             about["noise"] = noise.to_json()
@@ -330,14 +331,10 @@ class PrivateClassifier(
             feature_names=() if schema is None else schema.feature_names,
             schema=None if schema is None else schema.to_toml(),
             model=about,
-            map=map_.to_json(),
-            guarantee={
-                **stated.to_json(),
-                "private": bool(model.private_),
-                "text": stated.text(),
-            },
+            map=getattr(model, "map_", Identity()),
+            guarantee=model.statement_,
         )
-        return cls(weights, map_, manifest)
+        return cls(weights, manifest)
 
     @classmethod
     def load(cls, path: str | Path, *, module: Any = None, prepare: Any = None) -> Self:
@@ -375,8 +372,7 @@ class PrivateClassifier(
     @classmethod
     def _read(cls, manifest: Manifest, content: bytes, where: str, **own: Any) -> Self:
         """Create a classifier from its manifest and weights."""
-        weights = read_weights(manifest, content, where, **own)
-        classifier = cls(weights, from_json(manifest.map, f"{where}/{MANIFEST}"), manifest)
+        classifier = cls(read_weights(manifest, content, where, **own), manifest)
         # Reject an artifact with an invalid schema, noise or encoder at once.
         _ = classifier.schema, classifier.noise, classifier.encoder
         return classifier
@@ -384,7 +380,7 @@ class PrivateClassifier(
     def files(self, other_files: Mapping[str, bytes] = Frozen()) -> dict[str, bytes]:
         """The files of the artifact, and others to store beside them."""
         files = {WEIGHTS: self.weights.to_bytes(), **other_files}
-        return {MANIFEST: self.manifest.to_bytes(files), **files}
+        return {MANIFEST: encode_manifest(self.manifest, files), **files}
 
     def save(
         self,
@@ -454,7 +450,7 @@ class PrivateClassifier(
     @property
     def private_(self) -> bool:
         """Whether there is a privacy guarantee."""
-        return self.manifest.guarantee.get("private") is True
+        return isinstance(self.manifest.guarantee, Statement)
 
     def scores(self, dataset: Dataset, *, mapped: bool = True) -> Scores:
         """Scores of records, with their labels, groups and units.
@@ -522,7 +518,7 @@ class PrivateClassifier(
         """
         noise = self.noise
         if noise is None:
-            actual = "none: it was saved by a version that did not store it"
+            actual = "none: the artifact does not hold it"
             if not self.private_:
                 actual = (
                     "none, since it is not private: its noise may depend on the records, be "
@@ -562,8 +558,8 @@ class PrivateClassifier(
         return self
 
     def __repr__(self) -> str:
-        k, promise = len(self.classes_), self.manifest.guarantee
-        privacy = f"epsilon {promise.get('epsilon')}" if self.private_ else "not private"
+        k, epsilon = len(self.classes_), self.manifest.guarantee.epsilon
+        privacy = f"epsilon {epsilon}" if self.private_ else "not private"
         return (
             f"PrivateClassifier({self.manifest.name!r}: {k} classes, {self.map_!r}, {privacy})"
         )

@@ -9,16 +9,18 @@ import stat
 import struct
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from safetensors.numpy import load, save
 
-from veracal._types import Floats, Frozen
-from veracal.data import Label, check_classes, new_file, parse_json, translate_os_errors
+from veracal._types import Floats
+from veracal.data import check_classes, new_file, parse_json, translate_os_errors
 from veracal.errors import DataError, LimitError
+
+if TYPE_CHECKING:
+    from veracal.artifact.records import Manifest
 
 # Files that runs write. A folder with other files is never replaced.
 KNOWN_FILES = frozenset(
@@ -198,7 +200,7 @@ def decode_arrays(
     header = _header(content, where)
     header.pop("__metadata__", None)
     if set(header) != set(shapes):
-        raise _invalid(where, f"arrays {', '.join(shapes)}", ", ".join(header)[:200])
+        raise invalid(where, f"arrays {', '.join(shapes)}", ", ".join(header)[:200])
     start = _LENGTH + struct.unpack("<Q", content[:_LENGTH])[0]
     spans, (width, precision_name) = list[list[int]](), _TYPES[precision]
     for name, shape in shapes.items():
@@ -212,18 +214,18 @@ def decode_arrays(
             "data_offsets": offsets,
         }:
             expected = f"{name} of shape {shape}, in {precision_name}"
-            raise _invalid(where, expected, repr(entry)[:200])
+            raise invalid(where, expected, repr(entry)[:200])
         spans.append(offsets)
     # No byte may belong to no array, or to two.
     edges = [0, *(edge for span in sorted(spans) for edge in span), len(content) - start]
     if edges[::2] != edges[1::2]:
-        raise _invalid(
+        raise invalid(
             where, "arrays one after the other", f"{sorted(spans)} of {edges[-1]} bytes"
         )
     arrays = load(content)
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise _invalid(where, f"finite numbers in {name}", "NaN or infinity")
+            raise invalid(where, f"finite numbers in {name}", "NaN or infinity")
         array.flags.writeable = False
     return dict(arrays)
 
@@ -231,103 +233,40 @@ def decode_arrays(
 def _header(content: bytes, where: str) -> dict[str, Any]:
     """Parse the header of a safetensors file."""
     if len(content) < _LENGTH:
-        raise _invalid(where, "a safetensors file", f"{len(content)} bytes")
+        raise invalid(where, "a safetensors file", f"{len(content)} bytes")
     length = struct.unpack("<Q", content[:_LENGTH])[0]
     if length > min(_LONGEST_HEADER, len(content) - _LENGTH):
-        raise _invalid(where, "a header inside the file", f"one of {length} bytes")
+        raise invalid(where, "a header inside the file", f"one of {length} bytes")
     try:
         text = content[_LENGTH : _LENGTH + length].decode()
     except UnicodeDecodeError as cause:
-        raise _invalid(where, "a header in UTF-8", "other bytes") from cause
+        raise invalid(where, "a header in UTF-8", "other bytes") from cause
     header = parse_json(text, where)
     if not isinstance(header, dict):
-        raise _invalid(where, "a header with the names of arrays", type(header).__name__)
+        raise invalid(where, "a header with the names of arrays", type(header).__name__)
     return header
 
 
 MANIFEST = "model.json"
-FORMAT, VERSION = "veracal classifier", 2
-_FIRST = 1  # version of manifests without a federation
+FORMAT, VERSION = "veracal classifier", 1
 _MOST = 64 * 2**20  # bytes of model.json
-_MANIFEST_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "name": str,
-    "classes": list,
-    "features": int,
-    "feature_names": list,
-    "schema": (str, type(None)),
-    "model": dict,
-    "map": dict,
-    "guarantee": dict,
-    "ledger": (dict, type(None)),
-    "versions": dict,
-    "files": dict,
-}
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """Everything about a saved classifier except its weights.
+def encode_manifest(manifest: "Manifest", files: Mapping[str, bytes]) -> bytes:
+    """Content of model.json: the manifest, sizes and hashes of the files, and its own hash."""
+    from veracal.artifact.records import encode
 
-    Attributes
-    ----------
-    features : int
-        Numbers in a row of X.
-    feature_names : tuple of str
-        Empty if they have none.
-    schema : str or None
-        The declared schema of the table as TOML: how a table becomes rows of X.
-    model : mapping
-        Kind of the classifier and what else is needed to compute with its weights.
-    map : mapping
-        The calibration map, as :meth:`veracal.calibration.CalibrationMap.to_json` writes it.
-    guarantee : mapping
-        The statement, as :meth:`veracal.accounting.Statement.to_json` writes it, and its text.
-    ledger : mapping or None
-        Name and head of the charged ledger.
-    versions : mapping
-        Of the libraries.
-    federation : mapping or None
-        The institutions that recalibrated the model since, and the cost for each
-        (:func:`veracal.federation.coordinator.pool.recalibration_record`).
-    """
-
-    name: str
-    classes: tuple[Label, ...]
-    features: int
-    feature_names: tuple[str, ...]
-    schema: str | None
-    model: Mapping[str, Any]
-    map: Mapping[str, Any]
-    guarantee: Mapping[str, Any]
-    ledger: Mapping[str, Any] | None = None
-    versions: Mapping[str, str] = field(default_factory=Frozen)
-    federation: Mapping[str, Any] | None = None
-
-    def to_bytes(self, files: Mapping[str, bytes]) -> bytes:
-        """Encode the manifest with sizes and hashes of the files, and a hash of itself."""
-        body: dict[str, Any] = {
-            "format": FORMAT,
-            "version": _FIRST if self.federation is None else VERSION,
-        }
-        for known in fields(self):
-            value = getattr(self, known.name)
-            if isinstance(value, Mapping):
-                value = dict(value)
-            if known.name != "federation":
-                body[known.name] = value
-        body["files"] = {
-            name: {"bytes": len(content), "sha256": _sha(content)}
-            for name, content in sorted(files.items())
-        }
-        if self.federation is not None:
-            body["federation"] = dict(self.federation)
-        whole = {**body, "sha256": _sha(_canonical(body))}
-        return (
-            json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        ).encode()
+    listed = {
+        name: {"bytes": len(content), "sha256": _sha(content)}
+        for name, content in sorted(files.items())
+    }
+    body = {"format": FORMAT, "version": VERSION, **encode(manifest), "files": listed}
+    whole = {**body, "sha256": _sha(_canonical(body))}
+    text = json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode()
 
 
-def read_manifest(folder: Path) -> tuple[Manifest, dict[str, dict[str, Any]]]:
+def read_manifest(folder: Path) -> tuple["Manifest", dict[str, dict[str, Any]]]:
     """Read model.json, and what it says about the files beside it.
 
     Raises
@@ -343,38 +282,29 @@ def read_manifest(folder: Path) -> tuple[Manifest, dict[str, dict[str, Any]]]:
     return parse_manifest(read_file(folder, MANIFEST, _MOST), str(folder / MANIFEST))
 
 
-def parse_manifest(content: bytes, where: str) -> tuple[Manifest, dict[str, dict[str, Any]]]:
+def parse_manifest(content: bytes, where: str) -> tuple["Manifest", dict[str, dict[str, Any]]]:
     """Parse the content of model.json."""
     try:
         body = parse_json(content.decode(), where)
     except UnicodeDecodeError as cause:
-        raise _invalid(where, "text in UTF-8", "other bytes") from cause
+        raise invalid(where, "text in UTF-8", "other bytes") from cause
     if not isinstance(body, dict) or body.get("format") != FORMAT:
-        raise _invalid(where, f"format {FORMAT!r}", "another")
+        raise invalid(where, f"format {FORMAT!r}", "another")
     version = body.get("version")
     if type(version) is int and version > VERSION:
-        raise DataError(
-            where, f"version {VERSION} or older", f"version {version}", "Update Veracal."
-        )
-    if type(version) is not int or not _FIRST <= version <= VERSION:
-        raise _invalid(where, f"version {_FIRST} or {VERSION}", repr(version)[:80])
+        raise DataError(where, f"version {VERSION}", f"version {version}", "Update Veracal.")
+    if type(version) is not int or version != VERSION:
+        raise invalid(where, f"version {VERSION}", repr(version)[:80])
     digest = body.pop("sha256", None)
     if digest != _sha(_canonical(body)):
-        raise _invalid(where, "the file as it was written", "an altered file")
-    types = _MANIFEST_TYPES if version == _FIRST else {**_MANIFEST_TYPES, "federation": dict}
+        raise invalid(where, "the file as it was written", "an altered file")
     del body["format"], body["version"]
-    if set(body) != set(types):
-        unexpected = sorted(set(body) ^ set(types))
-        raise _invalid(
-            where, f"exactly the fields {', '.join(types)}", f"not {unexpected}"[:200]
-        )
-    for name, kind in types.items():
-        if not isinstance(body[name], kind) or isinstance(body[name], bool):
-            raise _invalid(where, f"another type of {name}", type(body[name]).__name__)
-    files = _validate_files(body.pop("files"), where)
-    body["classes"] = check_classes(body["classes"], where)
-    body["feature_names"] = tuple(body["feature_names"])
-    return Manifest(**body), files
+    files = _validate_files(body.pop("files", None), where)
+    from veracal.artifact.records import Manifest, decode  # slow, after errors about the file
+
+    manifest: Manifest = decode(Manifest, body, where)
+    check_classes(manifest.classes, where)
+    return manifest, files
 
 
 def read_verified(
@@ -382,7 +312,7 @@ def read_verified(
 ) -> bytes:
     """Read a file that model.json lists, up to a size limit, and verify its hash."""
     if name not in listed:
-        raise _invalid(str(folder / MANIFEST), f"a hash of {name}", "none")
+        raise invalid(str(folder / MANIFEST), f"a hash of {name}", "none")
     content = read_file(folder, name, min(listed[name]["bytes"], max_bytes))
     return verify_content(content, name, listed, str(folder))
 
@@ -392,7 +322,7 @@ def verify_content(
 ) -> bytes:
     """Compare a file with its size and hash in model.json."""
     if name not in listed:
-        raise _invalid(f"{where}/{MANIFEST}", f"a hash of {name}", "none")
+        raise invalid(f"{where}/{MANIFEST}", f"a hash of {name}", "none")
     if len(content) != listed[name]["bytes"] or _sha(content) != listed[name]["sha256"]:
         raise DataError(
             f"{where}/{name}",
@@ -403,13 +333,15 @@ def verify_content(
     return content
 
 
-def _validate_files(files: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
+def _validate_files(files: Any, where: str) -> dict[str, dict[str, Any]]:
     """Reject names that lead outside the folder, and anything but sizes and hashes."""
+    if not isinstance(files, dict):
+        raise invalid(where, "sizes and hashes of the files", type(files).__name__)
     for name, entry in files.items():
         plain = name not in ("", ".", "..") and "/" not in name and "\0" not in name
         right = isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}
         if not plain or not right or type(entry["bytes"]) is not int or entry["bytes"] < 0:
-            raise _invalid(where, "a name, a size and a hash of each file", repr(name)[:80])
+            raise invalid(where, "a name, a size and a hash of each file", repr(name)[:80])
     return files
 
 
@@ -423,6 +355,6 @@ def _sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _invalid(where: str, expected: str, actual: str) -> DataError:
+def invalid(where: str, expected: str, actual: str) -> DataError:
     """The error for an invalid file of an artifact."""
     return DataError(where, expected, actual, "Get the artifact again from its source.")

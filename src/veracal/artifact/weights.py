@@ -1,15 +1,15 @@
 """The part of a classifier that predictions need, and the public distribution of its noise."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from veracal._types import Floats
-from veracal.artifact.storage import MANIFEST, Manifest, Shapes, decode_arrays, encode_arrays
+from veracal.artifact.records import Manifest, decode
+from veracal.artifact.storage import MANIFEST, Shapes, decode_arrays, encode_arrays, invalid
 from veracal.calibration import PART
 from veracal.data import MappedRows
 from veracal.errors import DataError
@@ -206,8 +206,7 @@ class NoiseModel:
         Of objective perturbation: bound on the gradient norm after a fit; a fit above it
         releases nothing. Rounding to the grid of the weights is less than a twentieth of it.
     step : float
-        Of output perturbation: step of the grid to which weights and noise are rounded; 0 in
-        artifacts from before the grid.
+        Of output perturbation: step of the grid to which weights and noise are rounded.
     """
 
     mechanism: Literal["output", "objective"]
@@ -266,46 +265,29 @@ class NoiseModel:
         Rejects other fields or types, numbers that are not finite, too small or too large, and
         noise that contradicts the weights.
         """
-        names = {known.name for known in fields(cls)}
-        if not isinstance(written, Mapping) or set(written) | {"step"} != names:
-            expected = f"noise with the fields {', '.join(sorted(names))}"
-            raise _invalid_noise(where, expected, repr(written))
-        result = cls(**written)
-        width = weights.coef.shape[1] + bool(result.intercept)
+        result: NoiseModel = decode(cls, written, where)
+        width = weights.coef.shape[1] + result.intercept
         wrong = result._find_error()
         if not wrong and (result.dimension != width or not weights.one_vs_rest):
             wrong = f"noise of {width} coordinates, on weights that were trained independently"
         if not wrong and not result.intercept and weights.intercept.any():
             wrong = "no intercept without noise"
         if wrong:
-            raise _invalid_noise(where, wrong, repr(dict(written)))
+            raise invalid(where, wrong, repr(written)[:200])
         return result
 
     def _find_error(self) -> str:
         """What was expected, if a field is invalid; else an empty string."""
-        distributions = {"output": ("gaussian", "gamma"), "objective": ("gamma",)}
-        if not isinstance(self.mechanism, str) or self.mechanism not in distributions:
-            return "noise of output or objective perturbation"
-        if (
-            not isinstance(self.distribution, str)
-            or self.distribution not in distributions[self.mechanism]
-        ):
-            return f"a noise distribution of {self.mechanism} perturbation"
-        if type(self.dimension) is not int or type(self.intercept) is not bool:
-            return "an integer dimension, and a boolean intercept"
-        numbers = [self.scale]
+        numbers: list[float | None] = [self.scale]
         if self.mechanism == "objective":
-            numbers += [self.penalty, self.residual]  # type: ignore[list-item]
+            if self.distribution != "gamma" or self.step:
+                return "gamma noise without a grid step, for objective perturbation"
+            numbers += [self.penalty, self.residual]
         elif (self.penalty, self.residual) != (None, None):
             return "no penalty and no residual for output perturbation"
-        if type(self.step) not in (int, float) or (self.step and self.mechanism != "output"):
-            return "a number as grid step, and only for output perturbation"
         if self.step and not 0 < self.step <= self.scale * _MAX_GRID_SHARE:
             return f"a grid step of at most {_MAX_GRID_SHARE:g} times the noise"
-        if not all(
-            type(number) in (int, float) and _MIN_SCALE <= number <= _MAX_SCALE
-            for number in numbers
-        ):
+        if not all(each is not None and _MIN_SCALE <= each <= _MAX_SCALE for each in numbers):
             return f"scales of noise between {_MIN_SCALE:g} and {_MAX_SCALE:g}"
         return ""
 
@@ -354,8 +336,3 @@ class NoiseModel:
         if not threshold:
             return result
         return replace(result, caveats=(*result.caveats, MAP_CAVEAT))
-
-
-def _invalid_noise(where: str, expected: str, actual: str) -> DataError:
-    """The error for an invalid description of noise."""
-    return DataError(where, expected, actual[:200], "Get the artifact again from its source.")

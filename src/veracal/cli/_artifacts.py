@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from veracal.cli import _output
 from veracal.cli._options import is_name
-from veracal.errors import DataError, VeracalError
+from veracal.errors import DataError
 
 if TYPE_CHECKING:
     from veracal.artifact import PrivateClassifier
-    from veracal.calibration import CalibrationMap
+    from veracal.calibration import CalibrationMap, PrivateFigures
     from veracal.data import Dataset, Estimate, Scores
-    from veracal.report import MeasurementRecord, Results
+    from veracal.report import Results
 
 REPORT = "report.html"
 FIGURES = ("accuracy", "ece", "brier")
@@ -116,57 +116,39 @@ def read_results(folder: Path) -> "Results":
             "one without",
             "Name another, or measure it with 'veracal evaluate MODEL --data TABLE'.",
         )
-    results = load_results(folder)
-    facts(results, str(folder / RESULTS))  # report an invalid figure now, before any output
-    return results
+    return load_results(folder)
 
 
 def facts(results: "Results", where: str) -> dict[str, Any]:
     """The facts of results that commands compare and print."""
-    from veracal.calibration import from_json
+    from veracal.workflow import Config
 
-    try:
-        guarantee, data, settings = results.guarantee, results.data, results.settings
-        return {
-            "data": str(data["name"]),
-            "classes": [str(label) for label in data["classes"]],
-            "features": int(data["features"]),
-            "test": float(data["test"]),
-            "unit": str(guarantee["unit"]),
-            "max_contributions": int(guarantee["max_contributions"]),
-            "relation": str(guarantee["relation"]),
-            "epsilon": float(guarantee["epsilon"]),
-            "delta": float(guarantee["delta"]),
-            "text": str(guarantee["text"]),
-            "model": str(results.model["kind"]),
-            "map": map_summary(from_json(dict(results.map), where)),
-            "bins": int(settings["measurement"]["bins"]),
-            "split_key": str(settings["data"]["split_key"]),
-            "version": str(settings["data"]["version"]),
-            "measured": {one.when: estimates(one) for one in results.measured},
-        }
-    except VeracalError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as cause:
-        raise DataError(
-            where,
-            "results as this version writes them",
-            "others",
-            "Get the artifact again from its source.",
-        ) from cause
+    guarantee, data = results.guarantee, results.data
+    config = Config.from_entries(results.settings, where=f"{where}: settings")
+    return {
+        "data": data.name,
+        "classes": [str(label) for label in data.classes],
+        "features": data.features,
+        "test": data.test,
+        "unit": guarantee.unit,
+        "max_contributions": guarantee.max_contributions,
+        "relation": guarantee.relation,
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "text": guarantee.text(),
+        "model": config.model.kind,
+        "map": map_summary(results.map),
+        "bins": config.measurement.bins,
+        "split_key": config.data.split_key,
+        "version": config.data.version,
+        "measured": {one.when: estimates(one.overall) for one in results.measured},
+    }
 
 
-def estimates(measured: "MeasurementRecord", group: str | None = None) -> "dict[str, Estimate]":
-    """Figures of one measurement that were released, overall or of a group."""
-    written = (
-        measured.figures["overall"] if group is None else measured.figures["groups"][group]
-    )
-    parsed = vars(measured.overall if group is None else measured.groups[group])
-    figures = {name: parsed[name] for name in FIGURES if parsed[name] is not None}
-    for name, estimate in figures.items():
-        if vars(estimate) != written[name]:  # parsing drops what is not a number
-            raise TypeError(name)
-    return figures
+def estimates(figures: "PrivateFigures") -> "dict[str, Estimate]":
+    """The figures of a measurement that were released."""
+    parsed = {name: getattr(figures, name) for name in FIGURES}
+    return {name: figure for name, figure in parsed.items() if figure is not None}
 
 
 def map_summary(map_: "CalibrationMap") -> str:

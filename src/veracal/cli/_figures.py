@@ -73,13 +73,14 @@ def draw_curve(curve: "CurveData", use: Marks = UNICODE) -> str:
     columns = []  # characters of each bin, from the bottom up
     for each in bins:
         column = [" "] * _ROWS
-        if each.accuracy is not None:
-            low, high = _row(each.accuracy_low or 0.0), _row(each.accuracy_high or 0.0)
+        accuracy = each.accuracy
+        if accuracy.value is not None:
+            low, high = _row(accuracy.low or 0.0), _row(accuracy.high or 0.0)
             column[low : high + 1] = use.interval * (high + 1 - low)
         middle = (each.low + each.high) / 2 if each.confidence is None else each.confidence
         column[_row(middle)] = use.diagonal
-        if each.accuracy is not None:
-            column[_row(each.accuracy)] = use.point
+        if accuracy.value is not None:
+            column[_row(accuracy.value)] = use.point
         columns.append(column)
     label = {_ROWS - 1: "1.0", (_ROWS - 1) // 2: "0.5", 0: "0.0"}
     lines = []
@@ -91,8 +92,9 @@ def draw_curve(curve: "CurveData", use: Marks = UNICODE) -> str:
     tops = curve.of == "top label"
     scale = "0" + ("0.5" if across > 8 else "").center(across - 2) + "1"
     # Rounded up, so that a bar is visible unless its bin is empty.
-    steps, tallest = len(use.bars) - 1, max(max(curve.counts), 1)
-    heights = "".join(use.bars[-(-each.n * steps // tallest)] * wide for each in bins)
+    counts = [each.count.n for each in bins]
+    steps, tallest = len(use.bars) - 1, max(*counts, 1)
+    heights = "".join(use.bars[-(-n * steps // tallest)] * wide for n in counts)
     margin = " " * _MARGIN
     lines += [
         margin[1:] + use.corner + use.floor * across,

@@ -5,16 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from veracal.accounting import format_down, format_up
-from veracal.artifact import check_output_folder
+from veracal.artifact import RecalibrationRecord, SourceCost, check_output_folder, encode
 from veracal.calibration import (
     BINS,
     Identity,
-    Recalibration,
     plan_recalibration,
     run_recalibration,
 )
@@ -34,7 +33,6 @@ from veracal.federation import (
     RemotePool,
     RequestHistory,
     RoundEvent,
-    SourceCost,
     SourceList,
     SourcePlan,
     check_plan,
@@ -42,8 +40,6 @@ from veracal.federation import (
     plan_sources,
     read_source_list,
     recalibration_record,
-    source_costs,
-    statement_text,
 )
 from veracal.ledger import canonical, digest
 from veracal.workflow import write_recalibrated
@@ -108,15 +104,15 @@ class Outputs:
             _output.check_new(self.map_out, force=self.force, option="--map-out")
             check_output_path(self.map_out, force=self.force)
 
-    def write(self, result: Recalibration, entry: dict[str, Any]) -> None:
+    def write(self, record: RecalibrationRecord) -> None:
         """Write the artifact and the map, and report it."""
         if self.artifact is not None:
-            write_recalibrated(self.model, result.map, entry, self.artifact, force=self.force)
+            write_recalibrated(self.model, record, self.artifact, force=self.force)
             unchanged = " Its map is unchanged: the guard rejected the new one."
-            note = unchanged if result.map == Identity() else ""
+            note = unchanged if record.map == Identity() else ""
             _output.print_status(f"Wrote {self.artifact}.{note}")
         if self.map_out is not None:
-            write_map(result.map, self.map_out, force=self.force)
+            write_map(record.map, self.map_out, force=self.force)
             _output.print_status(f"Wrote {self.map_out}.")
         if not is_artifact(self.model):
             _output.print_status(
@@ -169,9 +165,8 @@ def recalibrate_remote(
                 "is charged twice."
             )
             raise
-        entry = recalibration_record(pool, result, listing.name)
-        costs = source_costs(pool, result)
-    outputs.write(result, entry)
+        record = recalibration_record(pool, result, listing.name)
+    outputs.write(record)
     if json:
         artifact, map_out = outputs.artifact, outputs.map_out
         _output.print_json(
@@ -181,7 +176,7 @@ def recalibrate_remote(
                 **recalibration_to_json(result),
                 "figures_on": ON_REMOTE,
                 "plan": [asdict(one) for one in source_plans],
-                "institutions": [asdict(one) for one in costs],
+                "institutions": encode(record.sources),
                 "out": None if artifact is None else str(artifact),
                 "map_out": None if map_out is None else str(map_out),
             }
@@ -189,10 +184,10 @@ def recalibrate_remote(
         return
     budget = ("budget", f"at each institution {result.budget.text()}")
     print_map(outputs.model.name, result, [budget])
-    _print_costs(costs)
+    _print_costs(record.sources)
     note = f"Released with noise, on {ON_REMOTE}: without a map, and with this one."
     print_sides(result, None, note)
-    text = statement_text(result, costs)
+    text = record.text()
     typer.echo("\n" + _output.escape_text(text if whole else text.split("\n\n")[0], keep="\n"))
 
 
@@ -314,7 +309,7 @@ def _print_costs(costs: Sequence[SourceCost]) -> None:
             one.unit
             if one.max_contributions == 1
             else f"{one.unit} (up to {one.max_contributions})",
-            "" if one.head is None else f"{one.head['index']}",
+            "" if one.head is None else f"{one.head.index}",
         )
         for one in costs
     ]

@@ -393,7 +393,7 @@ def _audit_training(
             epsilons,
             question,
             run,
-            against=deployed,
+            deployed=deployed,
             schema=schema,
             on_load=lambda done, total: update("loading", done, total),
             on_progress=lambda epsilon, done, total: update(

@@ -448,6 +448,7 @@ def _remeasure(
     model: Path, data: str | None, ledger: Path | None, *, json: bool
 ) -> "Mapping[str, Estimate]":
     """Measure a model again, add it to its report, and print all measurements."""
+    from veracal.artifact import encode
     from veracal.workflow import remeasure
 
     try:
@@ -474,7 +475,7 @@ def _remeasure(
             {
                 "model": str(result.folder),
                 "when": measured[-1].when,
-                "measured": [vars(one) for one in measured],
+                "measured": encode(measured),
                 "left": left,
                 "ledger": str(result.ledger.path),
             }

@@ -98,8 +98,8 @@ def _print_run(result: "RunResult", *, whole: bool, json: bool) -> None:
         )
         return
     facts = _artifacts.facts(result.results, folder.name)
-    total, test = result.results.ledger["total"], f"{facts['test']:.0%}"
-    spent, note = total["spent"], f"; {total['note']}" if total["note"] else ""
+    paid, test = result.results.ledger, f"{facts['test']:.0%}"
+    note = f"; {paid.note}" if paid.note else ""
     path, here = result.ledger.path, Path.cwd()
     path = path.relative_to(here) if path.is_relative_to(here) else path
     left = _output.format_count(
@@ -110,9 +110,9 @@ def _print_run(result: "RunResult", *, whole: bool, json: bool) -> None:
         ("cost", _artifacts.cost(facts)),
         (
             "all runs",
-            f"epsilon {format_up(spent['epsilon'])} spent of {format_up(total['epsilon'], 6)}, "
-            f"delta {format_up(spent['delta'], 3)} of {format_up(total['delta'], 3)}, by "
-            f"{_output.format_count(total['runs'], 'run')}{note}",
+            f"epsilon {format_up(paid.spent.epsilon)} spent of "
+            f"{format_up(paid.caps.epsilon, 6)}, delta {format_up(paid.spent.delta, 3)} of "
+            f"{format_up(paid.caps.delta, 3)}, by {_output.format_count(paid.runs, 'run')}{note}",
         ),
         (
             "trained on",
@@ -137,14 +137,13 @@ def _print_run(result: "RunResult", *, whole: bool, json: bool) -> None:
     title = "before and after the map" if len(sides) > 1 else "figures"
     _figures.print_sides(title, sides, _artifacts.NOISY_NOTE)
     after = result.results.when("after")
-    if after is not None and after.figures["groups"]:
-        by = result.results.settings["measurement"]["group"]
+    if after is not None and after.groups:
         cells = [
-            (name, *_figures.format_row(_artifacts.estimates(after, name)))
-            for name in after.figures["groups"]
+            (name, *_figures.format_row(_artifacts.estimates(one)))
+            for name, one in after.groups.items()
         ]
         heads = ("group", *_artifacts.FIGURES)
-        _output.print_table(f"by {by}, after the map", heads, cells)
+        _output.print_table(f"by {after.group}, after the map", heads, cells)
     text = facts["text"] if whole else "\n\n".join(facts["text"].split("\n\n")[:2])
     typer.echo("\n" + _output.escape_text(text, keep="\n"))
     accuracy = measured["after"].get("accuracy")

@@ -9,13 +9,11 @@ if TYPE_CHECKING:
     from veracal.federation.coordinator.pool import (
         RemotePool,
         RoundEvent,
-        SourceCost,
         SourcePlan,
         check_plan,
         plan_sources,
         recalibration_record,
         source_costs,
-        statement_text,
     )
     from veracal.federation.coordinator.remote import METHOD_KINDS
     from veracal.federation.coordinator.source_list import (
@@ -129,7 +127,6 @@ __all__ = [
     "RemotePool",
     "RequestHistory",
     "RoundEvent",
-    "SourceCost",
     "SourceFolder",
     "SourceList",
     "SourcePlan",
@@ -178,7 +175,6 @@ __all__ = [
     "slug",
     "source_costs",
     "start_process",
-    "statement_text",
     "stop_process",
     "summarize_members",
 ]

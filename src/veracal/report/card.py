@@ -2,13 +2,12 @@
 
 import json
 import re
-from typing import Any
 
 from veracal.report import tables
 from veracal.report import text as words
 from veracal.report.results import FIGURES, Results
 from veracal.report.tables import Table, institutions
-from veracal.report.text import NOT_RECORDED, listed, visible
+from veracal.report.text import listed, visible
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!@$]|:(?=//)|(?<=www)\.)")
 _OPENING = re.compile(r"^(\d*)([-+=.)])")  # at the start of a line: a list or a rule
@@ -25,7 +24,7 @@ def model_card(results: Results) -> str:
     parts = [
         front_matter(results),
         f"# {text(results.name)}",
-        f"A differentially private classifier, trained on {text(results.data.get('name'))} on "
+        f"A differentially private classifier, trained on {text(results.data.name)} on "
         f"{text(results.date)} with Veracal.",
         "## Privacy protection",
         f"{guarantee.strength.capitalize()} protection ({text(guarantee.cost)}).",
@@ -35,7 +34,7 @@ def model_card(results: Results) -> str:
         _table(tables.confidence(results)),
         text(words.describe_map(results)),
         "## Differences between groups",
-        *(text(sentence) for sentence in words.groups(results).sentences),
+        *(text(sentence) for sentence in words.groups(results)),
         _table(tables.by_group(results)),
         *(
             []
@@ -54,9 +53,9 @@ def model_card(results: Results) -> str:
         _table(tables.measured(results)),
         text(tables.floor(results)),
         "## Classes",
-        f"{text(listed(results.classes, most=50))}.",
+        f"{text(listed(results.data.classes, most=50))}.",
         "## Privacy guarantee",
-        _fenced(str(results.guarantee.get("text") or "Not recorded.")),
+        _fenced(results.guarantee.text()),
         "## Configuration",
         _table(tables.pairs("Settings", results.settings)),
         _table(tables.pairs("Versions", results.versions)),
@@ -77,10 +76,10 @@ def front_matter(results: Results) -> str:
     figures = {name: None if last is None else getattr(last.overall, name) for name in FIGURES}
     values = {n: e.value for n, e in figures.items() if e is not None and e.value is not None}
     if values:
-        dataset = quoted(str(results.data.get("name", "")))
+        dataset = quoted(results.data.name)
         lines += [
             "model-index:",
-            f"- name: {quoted(str(results.name))}",
+            f"- name: {quoted(results.name)}",
             "  results:",
             "  - task:",
             "      type: tabular-classification",
@@ -109,7 +108,7 @@ def quoted(value: str) -> str:
     return json.dumps(visible(value), ensure_ascii=False)
 
 
-def text(value: Any) -> str:
+def text(value: str) -> str:
     r"""Escape text for a line of Markdown.
 
     Examples
@@ -117,8 +116,7 @@ def text(value: Any) -> str:
     >>> print(text("[x](y) <b>"))
     \[x\](y) &lt;b&gt;
     """
-    plain = NOT_RECORDED if value is None else visible(str(value))
-    escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", plain.strip())
+    escaped = _SPECIAL.sub(lambda match: f"\\{match[0]}", visible(value).strip())
     escaped = _OPENING.sub(r"\1\\\2", escaped)
     return "".join(_ENTITIES.get(character, character) for character in escaped)
 

@@ -1,74 +1,16 @@
 """Charts of the report as Vega-Lite specifications, and the data of reliability curves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import Any
 
-from veracal.calibration import ReliabilityBin, ReliabilityCurve
 from veracal.data import Estimate
-from veracal.report.results import Bin, Results, is_wide
+from veracal.report.results import STAGES, Bin, Results, is_wide
 from veracal.report.text import visible
-
-if TYPE_CHECKING:
-    from veracal.calibration import PrivateCurve
-
-
-Curve = Union[ReliabilityCurve, "PrivateCurve"]
-
-
-@dataclass(frozen=True)
-class CurveData:
-    """Bins of a reliability curve, in one form for exact and for noisy numbers.
-
-    Attributes
-    ----------
-    bins : tuple of ReliabilityBin
-        The counts of a noisy curve are noisy, and 0 where the noise made them negative.
-    of : 'top label' or 'second class'
-    n : int
-    ece : float or None
-        None for a noisy curve, whose calibration error is measured more precisely on its own.
-    released : bool
-        Whether the curve was computed from noisy answers instead of the records.
-    """
-
-    bins: tuple[ReliabilityBin, ...]
-    of: Literal["top label", "second class"]
-    n: int
-    ece: float | None
-    released: bool
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Records in each bin."""
-        return tuple(each.n for each in self.bins)
-
-
-def drawable(curve: Curve) -> CurveData:
-    """Convert a curve to the data of a diagram."""
-    if isinstance(curve, ReliabilityCurve):
-        return CurveData(curve.bins, curve.of, curve.n, curve.ece, released=False)
-    edges = curve.bins.edges.tolist()
-    bins = tuple(
-        ReliabilityBin(
-            edges[b],
-            edges[b + 1],
-            count.n,
-            curve.confidences[b],
-            accuracy.value,
-            accuracy.low,
-            accuracy.high,
-        )
-        for b, (count, accuracy) in enumerate(zip(curve.counts, curve.accuracies, strict=True))
-    )
-    return CurveData(bins, "top label", sum(each.n for each in bins), None, released=True)
-
 
 Spec = dict[str, Any]
 
 # Okabe and Ito's colors; shapes distinguish the stages as well.
 _BEFORE, AFTER = "#D55E00", "#0072B2"
-STAGES = ("before", "after")
 _SELECTED = {"filter": "show == 'both' || datum.when == show"}
 _OFFSET = {"expr": "datum.when == 'before' ? -3 : 3"}  # pixels, so that neither hides the other
 _RULE = {"type": "rule", "strokeWidth": 2, "opacity": 0.55}
@@ -221,7 +163,7 @@ def by_group(results: Results) -> Spec | None:
         for name in names:
             figure = measured[name].accuracy if name in measured else None
             if figure is not None and figure.value is not None:
-                rows.append({"when": when, "group": visible(str(name)), **ends(figure)})
+                rows.append({"when": when, "group": visible(name), **ends(figure)})
     groups = {
         "field": "group",
         "type": "nominal",

@@ -6,12 +6,12 @@ The script that draws charts (Vega, Vega-Lite and vega-embed) is built once and 
 
 import base64
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -20,13 +20,12 @@ from markupsafe import Markup
 from veracal import __version__
 from veracal._checks import extra
 from veracal.artifact import read_file
-from veracal.data import Estimate, atomic_file, cache_folder, private_folder
+from veracal.data import atomic_file, cache_folder, private_folder
 from veracal.errors import VeracalError
 from veracal.report import tables
 from veracal.report import text as words
 from veracal.report.charts import (
     AFTER,
-    STAGES,
     Spec,
     bars,
     charts,
@@ -35,9 +34,9 @@ from veracal.report.charts import (
     tip,
     whole,
 )
-from veracal.report.results import Bin, Results, estimate, mapping, number
-from veracal.report.tables import MOST, Table, cell, institutions, pairs
-from veracal.report.text import NOT_RECORDED, TOO_FEW, decimals, interval, listed, visible
+from veracal.report.results import STAGES, Results, UnreleasedFigures, drawable
+from veracal.report.tables import MOST, Table, bin_table, cell, institutions, pairs
+from veracal.report.text import NOT_RECORDED, TOO_FEW, decimals, listed, visible
 
 _MAX_SCRIPT = 16 * 2**20  # bytes; the script has less than one million
 
@@ -71,7 +70,7 @@ def vega() -> str:
 def read_cached(name: str) -> str | None:
     """A cached script whose content matches its hash; None if there is none."""
     with suppress(VeracalError, OSError):
-        folder = private_folder(_cache())
+        folder = private_folder(cache_folder() / "scripts")
         for path in folder.glob(f"{name}-*.js"):
             content = read_file(folder, path.name, _MAX_SCRIPT)
             if path.name == _file_name(name, content):
@@ -84,7 +83,9 @@ def write_cached(name: str, text: str) -> None:
     content = text.encode()
     with (
         suppress(VeracalError, OSError),
-        atomic_file(private_folder(_cache()) / _file_name(name, content), force=True) as file,
+        atomic_file(
+            private_folder(cache_folder() / "scripts") / _file_name(name, content), force=True
+        ) as file,
     ):
         file.write(content)
 
@@ -94,16 +95,8 @@ def _file_name(name: str, content: bytes) -> str:
     return f"{name}-{hashlib.sha256(content).hexdigest()}.js"
 
 
-def _cache() -> Path:
-    """Folder of cached scripts."""
-    return cache_folder() / "scripts"
-
-
 NO_TRAINING = "No training curve: the fitted model was loaded from the ledger."
 _MAX_BARS = 40  # names that a chart can show
-_KNOWN = {"training", "records", "classes", "groups"} | {
-    f"{what} {when}" for what in ("plain figures", "plain curve", "by group") for when in STAGES
-}
 
 
 @dataclass(frozen=True)
@@ -117,32 +110,28 @@ class Panel:
     note: str = ""  # a sentence below the title
 
 
-def internal_panels(internal: Mapping[str, Any]) -> list[Panel]:
+def internal_panels(internal: UnreleasedFigures) -> list[Panel]:
     """Panels of everything internal, in the order of the page."""
-    rest = {name: value for name, value in internal.items() if name not in _KNOWN}
-    records = _counts("Number of records", mapping(internal.get("records")))
     panels = [
-        training(internal),
+        training(internal.losses),
         reliability(internal),
         exact_figures(internal),
         by_group(internal),
-        Panel("Records", records),
-        classes(internal),
-        groups(internal),
-        Panel("Other internal figures", pairs("From the records, without noise", rest)),
+        Panel("Records", _counts("Number of records", internal.records)),
+        classes(internal.classes),
+        groups(internal.groups),
     ]
     return [
         each for each in panels if each.charts or each.note or (each.table and each.table.rows)
     ]
 
 
-def training(internal: Mapping[str, Any]) -> Panel:
-    """Loss by step."""
-    losses = _sequence(internal.get("training"))
+def training(losses: Sequence[float]) -> Panel:
+    """Loss by step; a loss that is not finite is only in the table."""
     if not losses:
         return Panel("Training curve", None, note=NO_TRAINING)
-    points = [(step, number(loss)) for step, loss in enumerate(losses, start=1)]
-    rows = [{"step": step, "loss": loss} for step, loss in points if loss is not None]
+    points = list(enumerate(losses, start=1))
+    rows = [{"step": step, "loss": loss} for step, loss in points if math.isfinite(loss)]
     line = {
         "mark": {"type": "line", "color": AFTER, "point": len(rows) < 60},
         "encoding": {
@@ -158,96 +147,58 @@ def training(internal: Mapping[str, Any]) -> Panel:
     return Panel("Training curve", table, drawn)
 
 
-def reliability(internal: Mapping[str, Any]) -> Panel:
+def reliability(internal: UnreleasedFigures) -> Panel:
     """The reliability diagram without noise, with the histogram of confidence."""
-    stages = {when: bins(internal.get(f"plain curve {when}")) for when in STAGES}
+    stages = {when: drawable(one.overall.curve).bins for when, one in internal.stages.items()}
     drawn = mark_internal(
         {
             "plain": diagram(stages, "Reliability diagram of the test records, without noise."),
             "confidence": bars(stages, "records", "Histogram of confidence, without noise."),
         }
     )
-    rows = tuple(
-        (
-            f"{each.low:.2f} to {each.high:.2f}",
-            when,
-            _count(each.count.value),
-            decimals(each.confidence),
-            decimals(each.accuracy.value),
-            interval(each.accuracy),
-        )
-        for when in STAGES
-        for each in stages[when][:MOST]
-    )
-    heads = ("confidence in", "stage", "records", "mean confidence", "accuracy", "interval")
-    table = Table("Bins of the reliability diagram, without noise", heads, rows)
+    caption = "Bins of the reliability diagram, without noise"
+    table = bin_table(caption, stages, lambda figure: f"{figure.n:,}")
     return Panel("Reliability without noise", table, drawn, has_choices=True)
 
 
-def bins(written: object) -> tuple[Bin, ...]:
-    """Bins of a curve without noise; those without ends are left out."""
-    parsed = []
-    for entry in map(mapping, _sequence(written)):
-        low, high = number(entry.get("low")), number(entry.get("high"))
-        if low is None or high is None:
-            continue
-        count, accuracy = number(entry.get("count")), number(entry.get("accuracy"))
-        ends = [number(entry.get(f"accuracy_{end}")) for end in ("low", "high")]
-        least, most = (None, None) if None in ends else ends
-        n = int(count or 0)
-        parsed.append(
-            Bin(
-                low,
-                high,
-                number(entry.get("confidence")),
-                Estimate(count, None, None, 0.0, n),
-                Estimate(accuracy, least, most, 0.0, n),
-            )
-        )
-    return tuple(parsed)
-
-
-def exact_figures(internal: Mapping[str, Any]) -> Panel:
+def exact_figures(internal: UnreleasedFigures) -> Panel:
     """Figures of the test records before and after recalibration, without noise."""
-    stages = {when: mapping(internal.get(f"plain figures {when}")) for when in STAGES}
+    stages = {when: one.overall.figures for when, one in internal.stages.items()}
     names = dict.fromkeys(name for figures in stages.values() for name in figures)
-    present = [when for when in STAGES if stages[when]]
     rows = tuple(
-        (str(name), *(_figure(stages[when].get(name)) for when in present)) for name in names
+        (name, *(cell(figures.get(name)) for figures in stages.values())) for name in names
     )
-    table = Table("Figures of the test records, without noise", ("figure", *present), rows)
+    table = Table("Figures of the test records, without noise", ("figure", *stages), rows)
     return Panel("Figures without noise", table)
 
 
-def by_group(internal: Mapping[str, Any]) -> Panel:
+def by_group(internal: UnreleasedFigures) -> Panel:
     """Figures of each group, without noise."""
-    stages = {when: mapping(internal.get(f"by group {when}")) for when in STAGES}
+    stages = {when: one.groups for when, one in internal.stages.items()}
     every = dict.fromkeys(group for groups in stages.values() for group in groups)
     entries = [
-        (group, when, mapping(stages[when][group]))
+        (group, when, groups[group])
         for group in every
-        for when in STAGES
-        if group in stages[when]
+        for when, groups in stages.items()
+        if group in groups
     ]
-    names = tuple(dict.fromkeys(name for _, _, each in entries for name in each))
+    names = tuple(dict.fromkeys(name for _, _, figures in entries for name in figures))
     rows = tuple(
-        (str(group), when, *(_figure(each.get(name)) for name in names))
-        for group, when, each in entries[:MOST]
+        (group, when, *(cell(figures.get(name)) for name in names))
+        for group, when, figures in entries[:MOST]
     )
-    heads = ("group", "stage", *map(str, names))
+    heads = ("group", "stage", *names)
     return Panel("Figures of groups without noise", Table("Without noise", heads, rows))
 
 
-def classes(internal: Mapping[str, Any]) -> Panel:
+def classes(counts: Mapping[str, int]) -> Panel:
     """Number of records in each class, with bars for the most frequent ones."""
-    counts = mapping(internal.get("classes"))
     description = "Records of each class."
-    numbers = [(visible(str(name)), number(n)) for name, n in counts.items()]
-    known = [(name, n) for name, n in numbers if n is not None]
-    if len(known) > _MAX_BARS:
-        known = sorted(known, key=lambda each: -each[1])[:_MAX_BARS]
+    drawn_counts = list(counts.items())
+    if len(counts) > _MAX_BARS:
+        drawn_counts = sorted(drawn_counts, key=lambda each: -each[1])[:_MAX_BARS]
         description = f"{description} Only the {_MAX_BARS} largest are drawn."
-    rows: list[dict[str, Any]] = [{"name": name, "n": n} for name, n in known]
+    rows: list[dict[str, Any]] = [{"name": visible(name), "n": n} for name, n in drawn_counts]
     # Without "stack": None, Vega looks up stacks by name, and "constructor" is one.
     across = {"field": "n", "type": "quantitative", "title": "records", "stack": None}
     names = {"field": "name", "type": "nominal", "sort": None, "title": None}
@@ -264,60 +215,40 @@ def classes(internal: Mapping[str, Any]) -> Panel:
     return Panel("Class balance", _counts("Records of each class", counts), drawn)
 
 
-def groups(internal: Mapping[str, Any]) -> Panel:
+def groups(attributes: Mapping[str, Mapping[str, int]]) -> Panel:
     """Number of records in each group."""
-    attributes = mapping(internal.get("groups"))
-    parts = {name: _counts("", mapping(counts)) for name, counts in attributes.items()}
-    rows = [(str(name), *row) for name, table in parts.items() for row in table.rows]
-    heads = ("attribute", "name", "records", "share")
-    return Panel("Groups", Table("Records of each group", heads, tuple(rows[:MOST])))
-
-
-def _counts(caption: str, counts: Mapping[str, Any]) -> Table:
-    """Names, counts and shares."""
-    numbers = {str(name): number(n) for name, n in counts.items()}
-    total = sum(n for n in numbers.values() if n is not None)
     rows = tuple(
-        (name, _count(n), TOO_FEW if n is None or not total else f"{100 * n / total:.1f}%")
-        for name, n in numbers.items()
+        (attribute, *row)
+        for attribute, counts in attributes.items()
+        for row in _counts("", counts).rows
+    )
+    heads = ("attribute", "name", "records", "share")
+    return Panel("Groups", Table("Records of each group", heads, rows[:MOST]))
+
+
+def _counts(caption: str, counts: Mapping[str, int]) -> Table:
+    """Names, counts and shares."""
+    total = sum(counts.values())
+    rows = tuple(
+        (name, f"{n:,}", f"{100 * n / total:.1f}%" if total else TOO_FEW)
+        for name, n in counts.items()
     )
     return Table(caption, ("name", "records", "share"), rows[:MOST])
-
-
-def _figure(written: object) -> str:
-    """A figure with its interval, or why there is none."""
-    return cell(None if written is None else estimate(written))
-
-
-def _count(n: float | None) -> str:
-    """A number of records."""
-    return TOO_FEW if n is None else f"{n:,.0f}"
-
-
-def _sequence(value: object) -> Sequence[Any]:
-    """A sequence, or an empty one; text does not count as one."""
-    return value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else ()
 
 
 _LINES = "\u200c\u200d\n"
 
 
-def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> str:
+def render(results: Results, *, internal: UnreleasedFigures | None = None) -> str:
     """Render the report of a run as one HTML file.
 
     Parameters
     ----------
     results : Results
-        Only what is public or was charged. The file may be untrusted: it is displayed, and
-        nothing in it is executed.
-    internal : mapping, optional
-        Everything else, for a separate, watermarked page: "training", a sequence of losses at
-        equally spaced points; "records", "classes" and, by attribute, "groups", mappings of
-        names to counts; "plain figures before" and "after", mappings of names to "value",
-        "low", "high", "level", "n"; "by group before" and "after", the same by group; "plain
-        curve before" and "after", bins with "low", "high", "confidence", "accuracy",
-        "accuracy_low", "accuracy_high", "count"; and any other names with numbers, text or
-        mappings of them. Missing entries are left out.
+        Only what is public or was charged. Names in it may be from an untrusted file: they are
+        displayed, and nothing in them is executed.
+    internal : UnreleasedFigures, optional
+        Everything else, for a separate, watermarked page. What is empty is left out.
 
     Returns
     -------
@@ -345,9 +276,8 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
         version=results.versions.get("veracal"),
         results=results,
         title_of=results.name,
-        classes=listed(results.classes),
-        statement=results.guarantee.get("text"),
-        head=results.ledger.get("head"),
+        classes=listed(results.data.classes),
+        statement=results.guarantee.text(),
         protection=words.protection(results),
         headline=words.headline(results),
         groups=words.groups(results),
@@ -364,9 +294,9 @@ def render(results: Results, *, internal: Mapping[str, Any] | None = None) -> st
         by_group=tables.by_group(results),
         gaps=tables.gaps(results),
         ledger=tables.ledger(results),
-        data=pairs("Declared before any record was read", results.data),
+        data=pairs("Declared before any record was read", vars(results.data)),
         settings=pairs("Settings of the run", results.settings),
-        map=pairs("Calibration map", results.map),
+        map=pairs("Calibration map", results.map.to_json()),
         versions=pairs("Versions of libraries", results.versions),
     )
 

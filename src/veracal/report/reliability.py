@@ -7,7 +7,7 @@ import numpy as np
 from veracal._checks import extra
 from veracal.calibration import Interval, binary_curve, curve
 from veracal.data import Scores
-from veracal.report.charts import Curve, drawable
+from veracal.report.results import Curve, drawable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,10 +171,10 @@ class ReliabilityDisplay:
         self.ax_, self.figure_, self.histogram_ax_ = ax, ax.figure, None  # type: ignore[assignment]
         drawn, name = drawable(self.curve), self.name if name is None else name
         across, up = _LABELS[drawn.of]
-        nonempty = [each for each in drawn.bins if each.accuracy is not None]
+        nonempty = [each for each in drawn.bins if each.accuracy.value is not None]
         confidence = np.array([each.confidence for each in nonempty], dtype=np.float64)
-        accuracy = np.array([each.accuracy for each in nonempty], dtype=np.float64)
-        ends = [[each.accuracy_low, each.accuracy_high] for each in nonempty]
+        accuracy = np.array([each.accuracy.value for each in nonempty], dtype=np.float64)
+        ends = [[each.accuracy.low, each.accuracy.high] for each in nonempty]
         low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T
         # The calibration error of a released curve is measured more precisely on its own.
         what = "accuracy, released with noise" if drawn.released else f"ECE {drawn.ece:.3f}"
@@ -199,7 +199,7 @@ class ReliabilityDisplay:
             ax.tick_params(labelbottom=False)
             below.bar(
                 [each.low for each in drawn.bins],
-                drawn.counts,
+                [each.count.n for each in drawn.bins],
                 width=[each.high - each.low for each in drawn.bins],
                 align="edge",
                 color=self.errorbar_.lines[0].get_color(),

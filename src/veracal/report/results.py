@@ -1,25 +1,310 @@
-"""results.json: everything that a report shows, as numbers and words that may be published.
+"""Results of a run: everything that a report shows and that may be published.
 
-Results are validated and parsed here, once. Tables, charts and text read typed figures; a value
-that is not a finite number counts as not recorded.
+A run builds :class:`Results` from its statement, its ledger, its calibration map and its
+measurements; pages, tables and the model card read its attributes. ``results.json`` is written
+by :meth:`Results.to_json` and read by :meth:`Results.from_json`, which accepts nothing but what
+the former writes: a file may come from anywhere.
 """
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from veracal.data import Estimate, parse_json
-from veracal.errors import DataError
+from veracal.accounting import Statement
+from veracal.artifact import RecalibrationRecord, decode, encode, invalid
+from veracal.calibration import (
+    CalibrationMap,
+    CalibrationResult,
+    PrivateCurve,
+    PrivateFigures,
+    PrivateMeasurement,
+    ReliabilityCurve,
+)
+from veracal.data import Estimate, Label, parse_json
+from veracal.ledger import EpsilonDelta
 
-FORMAT, VERSION = "veracal results", 2
-_FIRST = 1  # version of results without a federation
+FORMAT, VERSION = "veracal results", 1
 MOST = 64 * 2**20  # bytes of the file
-# JSON types of the fields that are not mappings.
-_KINDS = {"name": str, "date": str, "when": str, "measured": list, "not_measured": list}
 WIDE = 0.2  # an interval of shares that is wider than this supports no claim
 FIGURES = ("accuracy", "ece", "brier")
+STAGES = ("before", "after")
+
+Curve = ReliabilityCurve | PrivateCurve
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Facts about the records that were declared before a record was read.
+
+    Attributes
+    ----------
+    name : str
+    classes : tuple of str or int
+    features : int
+    groups : mapping of str to tuple of str
+        Names of the groups of each attribute.
+    unit : str
+        The unit of privacy.
+    max_contributions : int
+        Maximum number of rows of one unit.
+    size : int or None
+        Declared number of records.
+    test : float
+        Share of the records that is held out for measurement.
+    """
+
+    name: str
+    classes: tuple[Label, ...]
+    features: int
+    groups: Mapping[str, tuple[str, ...]]
+    unit: str
+    max_contributions: int
+    size: int | None
+    test: float
+
+
+@dataclass(frozen=True)
+class LedgerLine:
+    """A planned use of the budget, with the cost of all its planned times alone."""
+
+    purpose: str
+    partition: str | None
+    times: int
+    used: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class LedgerSummary:
+    """What a report states about the ledger of a run.
+
+    Attributes
+    ----------
+    name : str
+    head : str
+        Hash of the last entry.
+    planned : tuple of LedgerLine
+        Of this run.
+    caps, spent : EpsilonDelta
+        Of all runs of the ledger.
+    runs : int
+    note : str or None
+        Whether the caps were raised, in words.
+    """
+
+    name: str
+    head: str
+    planned: tuple[LedgerLine, ...]
+    caps: EpsilonDelta
+    spent: EpsilonDelta
+    runs: int
+    note: str | None
+
+
+@dataclass(frozen=True)
+class MeasurementRecord:
+    """Figures of one state of the model on the test records.
+
+    Attributes
+    ----------
+    when : str
+        "before" or "after" recalibration, or the name of a later measurement.
+    date : str
+        In ISO form.
+    micro_epsilon : int
+        Privacy cost.
+    split : mapping of str to int or None
+        Its division among the queries.
+    overall : PrivateFigures
+    group : str or None
+        Attribute by which figures are broken down.
+    groups : mapping of str to PrivateFigures
+    """
+
+    when: str
+    date: str
+    micro_epsilon: int
+    split: Mapping[str, int | None]
+    overall: PrivateFigures
+    group: str | None = None
+    groups: Mapping[str, PrivateFigures] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, measurement: PrivateMeasurement, when: str, date: str) -> "MeasurementRecord":
+        """The part of a private measurement that a report shows."""
+        if not measurement.private:
+            raise ValueError(
+                "Expected a private measurement, got exact figures: not for release."
+            )
+        plan = measurement.plan
+        return cls(
+            when,
+            date,
+            plan.micro_epsilon,
+            {name: query.micro_epsilon for name, query in plan.queries.items()},
+            measurement.overall,
+            None if plan.groups is None else plan.groups.name,
+            measurement.groups,
+        )
+
+    @property
+    def epsilon(self) -> float:
+        """Privacy cost of the measurement."""
+        return self.micro_epsilon / 1_000_000
+
+    @property
+    def bins(self) -> "tuple[Bin, ...]":
+        """Bins of the reliability curve by increasing confidence; empty without a curve."""
+        curve = self.overall.curve
+        return () if curve is None else drawable(curve).bins
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run did, what it guarantees, and its figures.
+
+    Everything in it is public or was charged. Anything else (the number of records under
+    add-remove, group sizes, figures without noise) does not belong here.
+
+    Attributes
+    ----------
+    name : str
+    date : str
+        In ISO form.
+    data : DataFacts
+    guarantee : Statement
+        Of everything that the run released.
+    ledger : LedgerSummary
+    map : CalibrationMap
+    measured : tuple of MeasurementRecord
+        Before, after, and later ones in their order.
+    settings : mapping
+        Of the run, as JSON values.
+    versions : mapping of str to str
+        Of the libraries.
+    not_measured : tuple of str
+        What a decision maker may expect in the report, and will not find.
+    recalibrations : tuple of RecalibrationRecord
+        Recalibrations by institutions since the training, the latest last.
+    """
+
+    name: str
+    date: str
+    data: DataFacts
+    guarantee: Statement
+    ledger: LedgerSummary
+    map: CalibrationMap
+    measured: tuple[MeasurementRecord, ...]
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    not_measured: tuple[str, ...] = ()
+    recalibrations: tuple[RecalibrationRecord, ...] = ()
+
+    def when(self, when: str) -> MeasurementRecord | None:
+        """The measurement of that name, if there is one."""
+        return next((record for record in self.measured if record.when == when), None)
+
+    def stages(self) -> dict[str, MeasurementRecord]:
+        """The measurements before and after recalibration that exist."""
+        records = {when: self.when(when) for when in STAGES}
+        return {when: record for when, record in records.items() if record is not None}
+
+    def curve(self, when: str) -> "tuple[Bin, ...]":
+        """Bins of the released curve that can contain a record; empty without a curve.
+
+        The largest of k probabilities is at least 1/k. Counts of lower bins are pure noise, and
+        look like records that cannot exist.
+        """
+        record = self.when(when)
+        least = 1 / len(self.data.classes) if self.data.classes else 0.0
+        bins = () if record is None else record.bins
+        return tuple(each for each in bins if each.high >= least - 1e-9)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Groups of any measurement, in their order."""
+        return tuple(dict.fromkeys(name for record in self.measured for name in record.groups))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        content = {name: encode(value) for name, value in vars(self).items()}
+        return {"format": FORMAT, "version": VERSION, **content}
+
+    def to_bytes(self) -> bytes:
+        """Content of results.json."""
+        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+        return f"{text}\n".encode()
+
+    @classmethod
+    def from_json(cls, written: object, where: str = "results.json") -> "Results":
+        """Check and convert the JSON values of :meth:`to_json`, from any source.
+
+        Raises
+        ------
+        DataError
+            For another format or version, a missing or unknown field, or a value of another
+            type or outside of its range, by its path.
+        """
+        if not isinstance(written, dict) or written.get("format") != FORMAT:
+            raise invalid(where, f"format {FORMAT!r}", "another")
+        version = written.get("version")
+        if type(version) is not int or version != VERSION:
+            raise invalid(where, f"version {VERSION}", repr(version)[:80])
+        content = {k: v for k, v in written.items() if k not in ("format", "version")}
+        results: Results = decode(cls, content, where)
+        return results
+
+    @classmethod
+    def from_bytes(cls, content: bytes, where: str = "results.json") -> "Results":
+        """Parse an untrusted file; see :meth:`from_json`."""
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as cause:
+            raise invalid(where, "text in UTF-8", "other bytes") from cause
+        return cls.from_json(parse_json(text, where), where)
+
+
+@dataclass(frozen=True)
+class ExactFigures:
+    """Figures of one stage on the test records, without noise: internal.
+
+    Attributes
+    ----------
+    overall : CalibrationResult
+    groups : mapping of str to mapping of str to Estimate
+        Figures of each group.
+    """
+
+    overall: CalibrationResult
+    groups: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class UnreleasedFigures:
+    """What only the data holder may see, for :func:`veracal.report.render`.
+
+    Attributes
+    ----------
+    records, classes : mapping of str to int
+        Number of records of each partition and class.
+    groups : mapping of str to mapping of str to int
+        Number of records of each group, by attribute.
+    stages : mapping of str to ExactFigures
+        "before" and "after" recalibration.
+    losses : tuple of float
+        Training loss at equally spaced points; empty if the model was not trained just now.
+    """
+
+    records: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    stages: Mapping[str, ExactFigures] = field(default_factory=dict)
+    losses: tuple[float, ...] = ()
+
+
+# ------------------------------------------------------------------ reliability curves
 
 
 @dataclass(frozen=True)
@@ -43,252 +328,53 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class FigureSet:
-    """Figures of all records or of one group, as one measurement released them.
+class CurveData:
+    """A reliability curve in one form for exact and for noisy numbers.
 
     Attributes
     ----------
-    count, accuracy, ece, brier : Estimate or None
-        None if the figure was not measured.
-    ece_floor, ece_noise_bias : float or None
-        Calibration error of a perfectly calibrated model, and what noise adds to it.
-    curve : tuple of Bin
-        Reliability curve by increasing confidence; empty if it was not measured.
+    bins : tuple of Bin
+        By increasing confidence. Counts of a noisy curve are noisy.
+    of : 'top label' or 'second class'
+    n : int
+        Records; of a noisy curve about so many.
+    ece : float or None
+        None for a noisy curve, whose calibration error is measured more precisely on its own.
+    released : bool
+        Whether the curve was computed from noisy answers instead of the records.
     """
 
-    count: Estimate | None
-    accuracy: Estimate | None
-    ece: Estimate | None
-    brier: Estimate | None
-    ece_floor: float | None
-    ece_noise_bias: float | None
-    curve: tuple[Bin, ...]
+    bins: tuple[Bin, ...]
+    of: Literal["top label", "second class"]
+    n: int
+    ece: float | None
+    released: bool
 
-    @classmethod
-    def from_json(cls, written: object) -> "FigureSet":
-        """Parse the figures of :class:`veracal.calibration.PrivateMeasurement`."""
-        entry = mapping(written)
-        figures = {
-            name: None if entry.get(name) is None else estimate(entry[name])
-            for name in ("count", *FIGURES)
-        }
-        curve = mapping(entry.get("curve"))
-        parts = [curve.get(name) for name in ("confidences", "counts", "accuracies")]
-        columns = [part if isinstance(part, list | tuple) else [] for part in parts]
-        size = min(map(len, columns))
+
+def drawable(curve: Curve) -> CurveData:
+    """Convert a curve to the data of a diagram."""
+    if isinstance(curve, ReliabilityCurve):
         bins = tuple(
-            Bin(b / size, (b + 1) / size, number(mean), estimate(count), estimate(accuracy))
-            for b, (mean, count, accuracy) in enumerate(zip(*columns, strict=False))
+            Bin(
+                each.low,
+                each.high,
+                each.confidence,
+                Estimate(each.n, None, None, 0.0, each.n),
+                Estimate(
+                    each.accuracy, each.accuracy_low, each.accuracy_high, curve.level, each.n
+                ),
+            )
+            for each in curve.bins
         )
-        floor, bias = number(entry.get("ece_floor")), number(entry.get("ece_noise_bias"))
-        return cls(**figures, ece_floor=floor, ece_noise_bias=bias, curve=bins)
-
-
-@dataclass(frozen=True)
-class MeasurementRecord:
-    """Figures of one state of the model on the test records.
-
-    Attributes
-    ----------
-    when : str
-        "before" or "after" recalibration, or the name of a later measurement.
-    date : str
-        In ISO form.
-    figures : mapping
-        As :meth:`veracal.calibration.PrivateMeasurement.to_json` writes them.
-    """
-
-    when: str
-    date: str
-    figures: Mapping[str, Any]
-
-    @property
-    def overall(self) -> FigureSet:
-        """Figures of all records."""
-        return FigureSet.from_json(mapping(self.figures).get("overall"))
-
-    @property
-    def groups(self) -> dict[str, FigureSet]:
-        """Figures of each group."""
-        written = mapping(mapping(self.figures).get("groups"))
-        return {name: FigureSet.from_json(value) for name, value in written.items()}
-
-    @property
-    def epsilon(self) -> float | None:
-        """Privacy cost of the measurement."""
-        micro = number(mapping(self.figures).get("micro_epsilon"))
-        return None if micro is None else micro / 1_000_000
-
-
-@dataclass(frozen=True)
-class Results:
-    """What a run did, what it guarantees, and its figures.
-
-    Everything in it is public or was charged. Anything else (the number of records under
-    add-remove, group sizes, figures without noise) does not belong here.
-
-    Attributes
-    ----------
-    name : str
-    date : str
-        In ISO form.
-    data : mapping
-        Declared facts: name, classes, features, groups, unit, size, share for testing.
-    guarantee : mapping
-        The statement of everything released, and its text.
-    ledger : mapping
-        Name, head, and what was planned and used of each partition.
-    model : mapping
-        Kind and settings.
-    map : mapping
-        The calibration map as JSON.
-    measured : tuple of MeasurementRecord
-        Before, after, and later ones in their order.
-    settings : mapping
-        Of the run.
-    versions : mapping
-        Of the libraries.
-    not_measured : tuple of str
-        What a decision maker may expect in the report, and will not find.
-    federation : mapping or None
-        The institutions that recalibrated the model since, and the cost for each
-        (:func:`veracal.federation.coordinator.pool.recalibration_record`).
-    """
-
-    name: str
-    date: str
-    data: Mapping[str, Any]
-    guarantee: Mapping[str, Any]
-    ledger: Mapping[str, Any]
-    model: Mapping[str, Any]
-    map: Mapping[str, Any]
-    measured: tuple[MeasurementRecord, ...]
-    settings: Mapping[str, Any]
-    versions: Mapping[str, str] = field(default_factory=dict)
-    not_measured: tuple[str, ...] = ()
-    federation: Mapping[str, Any] | None = None
-
-    def when(self, when: str) -> MeasurementRecord | None:
-        """The measurement of that name, if there is one."""
-        return next((record for record in self.measured if record.when == when), None)
-
-    def curve(self, when: str) -> tuple[Bin, ...]:
-        """Bins of the released curve that can contain a record; empty without a curve.
-
-        The largest of k probabilities is at least 1/k. Counts of lower bins are pure noise, and
-        look like records that cannot exist.
-        """
-        record = self.when(when)
-        least = 1 / len(self.classes) if self.classes else 0.0
-        bins = () if record is None else record.overall.curve
-        return tuple(each for each in bins if each.high >= least - 1e-9)
-
-    @property
-    def classes(self) -> list[Any]:
-        """Declared classes; empty if they are not recorded."""
-        return listing(self.data.get("classes"))
-
-    @property
-    def group_names(self) -> tuple[str, ...]:
-        """Groups of any measurement, in their order."""
-        return tuple(dict.fromkeys(name for record in self.measured for name in record.groups))
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as JSON values."""
-        content = asdict(self)
-        if self.federation is None:
-            del content["federation"]
-        version = _FIRST if self.federation is None else VERSION
-        return {"format": FORMAT, "version": version, **content}
-
-    def to_bytes(self) -> bytes:
-        """Content of results.json."""
-        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-        return f"{text}\n".encode()
-
-    @classmethod
-    def from_bytes(cls, content: bytes, where: str = "results.json") -> "Results":
-        """Parse an untrusted file.
-
-        Raises
-        ------
-        DataError
-            For another format, a newer version, or a missing or unknown field.
-        """
-        try:
-            written = parse_json(content.decode(), where)
-        except UnicodeDecodeError as cause:
-            raise _invalid(where, "text in UTF-8", "other bytes") from cause
-        if not isinstance(written, dict) or written.pop("format", None) != FORMAT:
-            raise _invalid(where, f"format {FORMAT!r}", "another")
-        version = written.pop("version", None)
-        if type(version) is not int or not _FIRST <= version <= VERSION:
-            raise _invalid(where, f"version {_FIRST} or {VERSION}", repr(version)[:80])
-        if version == _FIRST:
-            if "federation" in written:
-                raise _invalid(where, f"no federation in version {_FIRST}", "one")
-            written = {**written, "federation": {}}
-        _check_fields(cls, written, where)
-        for record in written["measured"]:
-            _check_fields(MeasurementRecord, record, f"{where}: measured")
-        written["measured"] = tuple(MeasurementRecord(**each) for each in written["measured"])
-        written["not_measured"] = tuple(written["not_measured"])
-        if version == _FIRST:
-            written["federation"] = None
-        return cls(**written)
-
-
-def _check_fields(kind: Any, written: Any, where: str) -> None:
-    """Reject anything but exactly the fields of a record, with values of their types."""
-    names = {known.name for known in fields(kind)}
-    if not isinstance(written, dict) or set(written) != names:
-        present = sorted(written) if isinstance(written, dict) else type(written).__name__
-        raise _invalid(where, f"exactly {', '.join(sorted(names))}", repr(present)[:200])
-    for name, value in written.items():
-        expected = _KINDS.get(name, dict)
-        if not isinstance(value, expected):
-            raise _invalid(where, f"{name} as {expected.__name__}", type(value).__name__)
-
-
-def _invalid(where: str, expected: str, actual: str) -> DataError:
-    """The error for a file that is not a valid results.json."""
-    return DataError(where, expected, actual, "Get the artifact again from its source.")
-
-
-def number(value: object) -> float | None:
-    """A finite number, or None.
-
-    Examples
-    --------
-    >>> number(1), number(float("nan")), number("1"), number(True)
-    (1.0, None, None, None)
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        converted = float(value)
-    except OverflowError:
-        return None
-    return converted if math.isfinite(converted) else None
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    """A mapping, or an empty one."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def listing(value: object) -> list[Any]:
-    """A list, or an empty one; of a mapping its keys."""
-    return list(value) if isinstance(value, list | tuple) else list(mapping(value))
-
-
-def estimate(written: object) -> Estimate:
-    """A figure with its interval; without a value if that is not recorded."""
-    entry = mapping(written)
-    value, low, high, level = (number(entry.get(k)) for k in ("value", "low", "high", "level"))
-    if low is None or high is None or level is None:
-        low = high = None
-    return Estimate(value, low, high, level or 0.0, int(number(entry.get("n")) or 0))
+        return CurveData(bins, curve.of, curve.n, curve.ece, released=False)
+    bins = tuple(
+        Bin(b / curve.bins.count, (b + 1) / curve.bins.count, *columns)
+        for b, columns in enumerate(
+            zip(curve.confidences, curve.counts, curve.accuracies, strict=True)
+        )
+    )
+    n = sum(each.count.n for each in bins)
+    return CurveData(bins, "top label", n, None, released=True)
 
 
 def is_wide(figure: Estimate | None) -> bool:

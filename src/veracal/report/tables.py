@@ -7,34 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from veracal.accounting import format_up
+from veracal.artifact import SourceCost
+from veracal.calibration import Identity, PrivateFigures
 from veracal.data import Estimate
 from veracal.report import text as words
-from veracal.report.results import (
-    FIGURES,
-    FigureSet,
-    MeasurementRecord,
-    Results,
-    estimate,
-    gap,
-    listing,
-    mapping,
-    number,
-)
+from veracal.report.results import FIGURES, STAGES, Bin, Results, gap
 from veracal.report.text import (
     NOT_MEASURED,
     NOT_RECORDED,
     TOO_FEW,
+    cost,
     count,
     decimals,
-    epsilon,
     flat,
     interval,
     percent,
-    visible,
 )
 
 _HEADS = {"accuracy": "accuracy", "ece": "calibration error (ECE)", "brier": "Brier score"}
-_STAGES = ("before", "after")
 MOST = 500  # rows of a table
 
 
@@ -50,39 +41,50 @@ class Table:
 def level(results: Results) -> str:
     """Confidence level of the intervals."""
     record = results.when("after") or results.when("before")
-    figure = None if record is None else record.overall.count
-    return percent(figure.level) if figure is not None and figure.level else "95%"
+    return "95%" if record is None else percent(record.overall.count.level)
 
 
 def confidence(results: Results) -> Table:
     """Accuracy at high confidence; no rows if none can be estimated."""
-    rows = words.confidence_summaries(results)
-    rows = rows if any(row.known for row in rows) else ()
-    caption = "Accuracy of the most confident predictions"
-    if results.when("before") is None:
-        cells = tuple((row.confidence, row.after, row.verdict) for row in rows)
-        return Table(caption, ("confidence", "accuracy", "verdict"), cells)
-    heads = ("confidence", "before recalibration", "after recalibration", "verdict")
-    cells4 = tuple((row.confidence, row.before, row.after, row.verdict) for row in rows)
-    return Table(caption, heads, cells4)
+    heads = {"confidence": "confidence", "after": "accuracy", "verdict": "verdict"}
+    if results.when("before") is not None:
+        heads = {
+            "confidence": "confidence",
+            "before": "before recalibration",
+            "after": "after recalibration",
+            "verdict": "verdict",
+        }
+    summaries = words.confidence_summaries(results)
+    known = any(each.known for each in summaries)
+    rows = tuple(tuple(getattr(each, name) for name in heads) for each in summaries if known)
+    return Table("Accuracy of the most confident predictions", tuple(heads.values()), rows)
 
 
 def reliability(results: Results) -> Table | None:
-    """Every bin of the curves."""
-    rows = [
+    """Every bin of the released curves."""
+    stages = {when: results.curve(when) for when in STAGES}
+    table = bin_table("Bins of the reliability diagram", stages, count)
+    return table if table.rows else None
+
+
+def bin_table(
+    caption: str, stages: Mapping[str, Sequence[Bin]], write: Callable[[Estimate], str]
+) -> Table:
+    """One row for each bin of curves, with its count as ``write`` formats it."""
+    rows = tuple(
         (
             f"{each.low:.2f} to {each.high:.2f}",
             when,
-            count(each.count),
+            write(each.count),
             decimals(each.confidence),
             decimals(each.accuracy.value),
             interval(each.accuracy),
         )
-        for when in _STAGES
-        for each in results.curve(when)
-    ]
+        for when, bins in stages.items()
+        for each in bins[:MOST]
+    )
     heads = ("confidence in", "stage", "records", "mean confidence", "accuracy", "interval")
-    return Table("Bins of the reliability diagram", heads, tuple(rows)) if rows else None
+    return Table(caption, heads, rows)
 
 
 def measured(results: Results) -> Table:
@@ -90,9 +92,9 @@ def measured(results: Results) -> Table:
     heads = ("measurement", "date", "epsilon", "records", *(_HEADS[name] for name in FIGURES))
     rows = tuple(
         (
-            str(record.when),
-            str(record.date),
-            NOT_RECORDED if record.epsilon is None else epsilon(record.epsilon),
+            record.when,
+            record.date,
+            format_up(record.epsilon),
             *_cells(record.overall),
         )
         for record in results.measured
@@ -100,8 +102,10 @@ def measured(results: Results) -> Table:
     return Table("Figures of the test records, with intervals", heads, rows)
 
 
-def _cells(figures: FigureSet) -> tuple[str, ...]:
+def _cells(figures: PrivateFigures | None) -> tuple[str, ...]:
     """Cells with the count and the figures."""
+    if figures is None:
+        return (NOT_MEASURED,) * (1 + len(FIGURES))
     return cell(figures.count, count), *(cell(getattr(figures, name)) for name in FIGURES)
 
 
@@ -121,12 +125,10 @@ def floor(results: Results) -> str:
 def by_group(results: Results) -> Table | None:
     """One row for each group and stage."""
     heads = ("group", "stage", "records", *(_HEADS[name] for name in FIGURES))
-    stages = [(when, record.groups) for when, record in _stages(results)]
-    empty = FigureSet.from_json(None)
     rows = tuple(
-        (str(name), when, *_cells(groups.get(name, empty)))
+        (name, when, *_cells(record.groups.get(name)))
         for name in results.group_names
-        for when, groups in stages
+        for when, record in results.stages().items()
     )
     return Table("Figures of each group, with intervals", heads, rows) if rows else None
 
@@ -134,7 +136,7 @@ def by_group(results: Results) -> Table | None:
 def gaps(results: Results) -> Table:
     """Largest differences between groups."""
     rows = []
-    for when, record in _stages(results):
+    for when, record in results.stages().items():
         groups = record.groups
         for name in FIGURES:
             figures = {group: getattr(each, name) for group, each in groups.items()}
@@ -147,34 +149,24 @@ def gaps(results: Results) -> Table:
 
 def ledger(results: Results) -> Table:
     """Planned queries, how many of them were made, and the cost of each line alone."""
-    heads: tuple[str, ...] = ("purpose", "partition", "planned", "used")
-    items = [mapping(line) for line in listing(results.ledger.get("planned"))]
-    priced = any("epsilon" in item for item in items)  # older results have no costs
-    if priced:
-        heads += ("epsilon of all planned", "at delta")
-    rows = []
-    for item in items:
-        values = [item.get(name) for name in ("purpose", "partition", "times", "used")]
-        cells = [NOT_RECORDED if value is None else str(value) for value in values]
-        if priced:
-            price, at = number(item.get("epsilon")), number(item.get("delta"))
-            cells += [
-                NOT_RECORDED if price is None else epsilon(price),
-                NOT_RECORDED if price is None or at is None else epsilon(at, 3),
-            ]
-        rows.append(tuple(cells))
-    return Table("All planned uses of the budget", heads, tuple(rows))
+    heads = ("purpose", "partition", "planned", "used", "epsilon of all planned", "at delta")
+    rows = tuple(
+        (
+            line.purpose,
+            line.partition or NOT_RECORDED,
+            f"{line.times}",
+            f"{line.used}",
+            format_up(line.epsilon),
+            format_up(line.delta, 3),
+        )
+        for line in results.ledger.planned
+    )
+    return Table("All planned uses of the budget", heads, rows)
 
 
 def pairs(caption: str, settings: Mapping[str, Any]) -> Table:
     """Names and values."""
     return Table(caption, ("name", "value"), tuple(flat(settings)[:MOST]))
-
-
-def _stages(results: Results) -> list[tuple[str, MeasurementRecord]]:
-    """The measurements before and after recalibration that exist."""
-    records = [(when, results.when(when)) for when in _STAGES]
-    return [(when, record) for when, record in records if record is not None]
 
 
 def cell(figure: Estimate | None, write: Callable[[Estimate], str] | None = None) -> str:
@@ -190,10 +182,6 @@ def cell(figure: Estimate | None, write: Callable[[Estimate], str] | None = None
     return f"{value} ({ends})"
 
 
-_INSTITUTION_STAGES = (
-    ("before", "before recalibration"),
-    ("after", "after recalibration"),
-)
 _HASH_DIGITS = 16  # digits of a hash that a table shows
 
 
@@ -211,84 +199,70 @@ class Institutions:
 
 
 def institutions(results: Results) -> Institutions | None:
-    """Describe the recalibration of a model by institutions; None if there was none."""
-    if results.federation is None:
+    """Describe the latest recalibration of a model by institutions; None if there was none."""
+    if not results.recalibrations:
         return None
-    record = results.federation
-    sources = [mapping(each) for each in listing(record.get("sources"))]
-    answered = sum(source.get("answered") is True for source in sources)
-    kept = mapping(record.get("map")).get("kind") != "identity"
-    guarantee = mapping(record.get("guarantee"))
+    record = results.recalibrations[-1]
+    n, answered = len(record.sources), sum(source.answered for source in record.sources)
+    kept = not isinstance(record.map, Identity)
     sentences = [
-        f"On {_text(record.get('made'))}, in the study {_text(record.get('study'))}, "
-        f"{answered} of {len(sources)} institutions answered every query. Each institution "
-        "keeps its records, adds its own noise to its answers, and charges its own ledger.",
-        "Individuals with records at one of the institutions are protected at epsilon "
-        f"{epsilon(number(guarantee.get('epsilon')))}{_delta(guarantee)} against the whole "
-        "release.",
+        f"On {record.made}, in the study {record.study}, {answered} of {n} institutions answered "
+        "every query. Each institution keeps its records, adds its own noise to its answers, and "
+        "charges its own ledger."
     ]
+    if record.guarantee is not None:
+        total = cost(record.guarantee.epsilon, record.guarantee.delta)
+        sentences.append(
+            f"Individuals with records at one of the institutions are protected at {total} "
+            "against the whole release."
+        )
     if kept:
         sentences.append(
             "The model now uses the calibration map from this study, by the method "
-            f"{_text(record.get('method'))}. The other figures on this page were measured on "
-            "the test records with the previous map."
+            f"{record.method}. The other figures on this page were measured on the test records "
+            "with the previous map."
         )
     else:
         sentences.append(
             "The answers do not show that the new calibration map helps: the model keeps its "
             "previous map."
         )
-    rows = []
-    for stage, label in _INSTITUTION_STAGES:
-        measured = mapping(record.get(stage))
-        figures = mapping(measured.get("overall")) or measured
-        if figures:
-            names = ("accuracy", "ece")
-            rows.append((label, *(cell(estimate(figures.get(name))) for name in names)))
+    stages = {"before recalibration": record.before, "after recalibration": record.after}
+    rows = tuple(
+        (label, cell(figures.accuracy), cell(figures.ece))
+        for label, figures in stages.items()
+        if figures is not None
+    )
     heads = ("on the institutions' records", _HEADS["accuracy"], _HEADS["ece"])
     caption = "Before and after, released with noise by the institutions"
     return Institutions(
-        f"Recalibrated by {len(sources)} institution{'' if len(sources) == 1 else 's'}",
+        f"Recalibrated by {n} institution{'' if n == 1 else 's'}",
         tuple(sentences),
-        _sources(sources),
-        Table(caption, heads, tuple(rows)) if rows else None,
-        pairs("Fitted calibration map", mapping(record.get("map"))),
-        _text(record.get("statement")),
+        _sources(record.sources),
+        Table(caption, heads, rows) if rows else None,
+        pairs("Fitted calibration map", record.map.to_json()),
+        record.text(),
         kept,
     )
 
 
-def _sources(sources: Sequence[Mapping[str, Any]]) -> Table:
+def _sources(sources: Sequence[SourceCost]) -> Table:
     """One row for each institution."""
     rows = []
     for source in sources:
-        head, most = mapping(source.get("head")), number(source.get("max_contributions")) or 1
-        unit = _text(source.get("unit"))
-        entry = f"entry {_text(head.get('index'))}, {_text(head.get('hash'))[:_HASH_DIGITS]}…"
-        answered = source.get("answered") is True
+        unit, most, head = source.unit, source.max_contributions, source.head
         rows.append(
             (
-                _text(source.get("name")),
-                f"epsilon {epsilon(number(source.get('epsilon')), 6)}{_delta(source)}",
-                unit if most == 1 else f"{unit} of up to {most:.0f} records",
-                _text(source.get("relation")),
-                "all" if answered else f"incomplete: {_text(source.get('why'))}",
-                _text(source.get("key")),
-                entry if head else "no signed entry yet",
+                source.name,
+                cost(source.epsilon, source.delta, 6),
+                unit if most == 1 else f"{unit} of up to {most} records",
+                source.relation,
+                "all" if source.answered else f"incomplete: {source.why}",
+                source.key,
+                "no signed entry yet"
+                if head is None
+                else f"entry {head.index}, {head.hash[:_HASH_DIGITS]}…",
             )
         )
     heads = ("institution", "charge", "per", "relation", "answers", "key", "ledger")
     return Table("Institutions and their charges", heads, tuple(rows))
-
-
-def _delta(guarantee: Mapping[str, Any]) -> str:
-    """The delta of a guarantee, if there is one."""
-    delta = number(guarantee.get("delta"))
-    return f", delta {epsilon(delta, 3)}" if delta else ""
-
-
-def _text(value: object) -> str:
-    """Text of an untrusted file."""
-    if value is None or isinstance(value, Mapping | list):
-        return NOT_RECORDED
-    return visible(str(value), keep="\n")

@@ -6,20 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from veracal.accounting import format_up
+from veracal.calibration import Identity, Temperature
 from veracal.data import Estimate
-from veracal.report.results import (
-    Bin,
-    MeasurementRecord,
-    Results,
-    is_wide,
-    mapping,
-    number,
-)
+from veracal.report.results import STAGES, Bin, Results, is_wide
 
 _JOINERS = "\u200c\u200d"  # scripts and emoji need them, and they reorder nothing
 TOO_FEW = "too few records"
 NOT_RECORDED = "not recorded"
 NOT_MEASURED = "not measured"
+NOT_FINITE = "not a finite number"
 
 
 def visible(text: str, keep: str = _JOINERS) -> str:
@@ -72,6 +67,8 @@ def decimals(value: float | None) -> str:
     """A figure with three decimals, or why there is none."""
     if value is None:
         return TOO_FEW
+    if not math.isfinite(value):
+        return NOT_FINITE
     return f"{value + 0.0:.3f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
@@ -85,11 +82,6 @@ def interval(figure: Estimate | None) -> str:
 def count(figure: Estimate) -> str:
     """A noisy number of records."""
     return TOO_FEW if figure.value is None else f"about {figure.value:,.0f}"
-
-
-def epsilon(value: float | None, digits: int = 4) -> str:
-    """Epsilon or delta with few digits, rounded up."""
-    return "unbounded" if value is None else format_up(value, digits)
 
 
 def listed(values: Iterable[object], most: int = 12) -> str:
@@ -118,7 +110,7 @@ def _setting(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         # All digits: a delta must not be rounded down.
-        return repr(float(value)) if math.isfinite(value) else "not a finite number"
+        return repr(float(value)) if math.isfinite(value) else NOT_FINITE
     if isinstance(value, list | tuple):
         return listed(map(_setting, value)) or "none"
     if isinstance(value, Mapping):
@@ -150,14 +142,6 @@ class ConfidenceSummary:
     known: bool  # whether an interval is narrow enough for a claim
 
 
-@dataclass(frozen=True)
-class GroupSummary:
-    """Differences between groups, in sentences."""
-
-    sentences: tuple[str, ...]
-    worse: tuple[str, ...] = ()  # groups with significantly lower accuracy
-
-
 def protection(results: Results) -> Protection:
     """Summarize the guarantee, and what it means for an attacker who guesses.
 
@@ -167,38 +151,40 @@ def protection(results: Results) -> Protection:
     section 5.2.
     """
     promise = results.guarantee
-    bound = number(promise.get("epsilon"))
-    if promise.get("private") is not True or bound is None:
+    if not math.isfinite(promise.epsilon):
         sentence = "Nothing bounds what this release reveals about an individual."
         return Protection("no", "no bound", (sentence,))
-    unit = visible(str(promise.get("unit", "record")))
-    most = number(promise.get("max_contributions"))
-    rows = f", with up to {most:.0f} rows each" if most is not None and most > 1 else ""
+    unit = visible(promise.unit)
+    most = promise.max_contributions
+    rows = f", with up to {most} rows each" if most > 1 else ""
+    right = min(math.ceil(50 * (1 + promise.advantage) - 1e-9), 100)
+    question = f"whether a given {unit} was in the data"
+    if promise.relation == "replace-one":
+        question = f"which of two given {unit}s was in the data"
     sentences = [
         f"Each individual {unit} in the data is protected{rows}: in the model, and in every "
-        "figure here that is marked as released."
+        "figure here that is marked as released.",
+        f"An attacker who sees all of this and guesses {question} is right in at most "
+        f"{right} of 100 cases. Random guessing is right in 50.",
+        "Protection counts as strong up to epsilon 1, and as moderate up to 10.",
     ]
-    if (advantage := number(promise.get("advantage"))) is not None:
-        right = min(math.ceil(50 * (1 + advantage) - 1e-9), 100)
-        question = f"whether a given {unit} was in the data"
-        if promise.get("relation") == "replace-one":
-            question = f"which of two given {unit}s was in the data"
-        sentences.append(
-            f"An attacker who sees all of this and guesses {question} is right in at most "
-            f"{right} of 100 cases. Random guessing is right in 50."
-        )
-    delta = number(promise.get("delta"))
-    cost = f"epsilon {epsilon(bound)}" + (f", delta {epsilon(delta, 3)}" if delta else "")
-    sentences.append("Protection counts as strong up to epsilon 1, and as moderate up to 10.")
-    if isinstance(total := promise.get("ledger_total"), str):
-        sentences.append(visible(total))
+    if promise.ledger_total is not None:
+        sentences.append(visible(promise.ledger_total))
+    bound = promise.epsilon
     strength = "strong" if bound <= 1 else "moderate" if bound <= 10 else "weak"
-    return Protection(strength, cost, tuple(sentences))
+    return Protection(strength, cost(bound, promise.delta), tuple(sentences))
+
+
+def cost(epsilon: float, delta: float, digits: int = 4) -> str:
+    """Epsilon and, if it is not zero, delta; both rounded up."""
+    at = f", delta {format_up(delta, 3)}" if delta else ""
+    return f"epsilon {format_up(epsilon, digits)}{at}"
 
 
 def confidence_summaries(results: Results) -> tuple[ConfidenceSummary, ...]:
     """The bins of highest confidence of the released curves, the highest first."""
-    before, after = (_bins(results.when(when)) for when in ("before", "after"))
+    records = [results.when(when) for when in STAGES]
+    before, after = (() if record is None else record.bins for record in records)
     top = max(len(before), len(after))
     rows = []
     for b in reversed(range(max(0, top - _TOP_BINS), top)):
@@ -226,11 +212,6 @@ def confidence_summaries(results: Results) -> tuple[ConfidenceSummary, ...]:
     return tuple(rows)
 
 
-def _bins(record: MeasurementRecord | None) -> tuple[Bin, ...]:
-    """Bins of a released curve, including those that cannot contain a record."""
-    return () if record is None else record.overall.curve
-
-
 def _accuracy(part: Bin | None) -> str:
     """Accuracy of the predictions in a bin, with its interval in brackets."""
     if part is None:
@@ -256,8 +237,7 @@ def headline(results: Results) -> tuple[str, ...]:
 
 def _top_confidence(results: Results) -> str:
     """How often the model is correct when it is most confident."""
-    bins = {when: _bins(results.when(when)) for when in ("before", "after")}
-    last = {when: curve[-1] for when, curve in bins.items() if curve}
+    last = {when: one.bins[-1] for when, one in results.stages().items() if one.bins}
     if not last:
         return "How often the model is correct when it is confident was not measured."
     start = f"When the model is at least {percent(min(b.low for b in last.values()))} confident"
@@ -286,7 +266,7 @@ def _brackets(figure: Estimate) -> str:
     return f" ({ends})" if figure.value is not None and ends else ""
 
 
-def groups(results: Results) -> GroupSummary:
+def groups(results: Results) -> tuple[str, ...]:
     """Groups for which the recalibrated model is less accurate.
 
     A group counts as worse if its whole interval lies below that of another group: overlapping
@@ -294,10 +274,10 @@ def groups(results: Results) -> GroupSummary:
     """
     names, after = results.group_names, results.when("after")
     if not names:
-        declared = list(mapping(results.data.get("groups")))
-        options = f" ({listed(declared)} could be used)" if declared else ""
+        declared = listed(results.data.groups)
+        options = f" ({declared} could be used)" if declared else ""
         sentence = f"Results were not broken down by group{options}."
-        return GroupSummary((f"{sentence} The model may be less accurate for some groups.",))
+        return (f"{sentence} The model may be less accurate for some groups.",)
     measured = {} if after is None else after.groups
     accuracies = {name: measured[name].accuracy if name in measured else None for name in names}
     unclear = [name for name in names if is_wide(accuracies[name])]
@@ -308,8 +288,8 @@ def groups(results: Results) -> GroupSummary:
         for name, each in known.items()
         if each.high is not None and each.high < best and name not in unclear
     )
-    attribute = mapping(results.settings.get("measurement")).get("group")
-    by = f" by {visible(str(attribute))}" if attribute else ""
+    attribute = next((one.group for one in results.measured if one.group), None)
+    by = f" by {visible(attribute)}" if attribute else ""
     sentences = []
     if worse:
         sentences.append(f"Accuracy is lower for these groups{by}: {listed(worse)}.")
@@ -317,26 +297,24 @@ def groups(results: Results) -> GroupSummary:
         sentences.append(f"No difference between groups{by} exceeds noise and sampling error.")
     if unclear:
         sentences.append(f"There are {TOO_FEW} for these groups{by}: {listed(unclear)}.")
-    return GroupSummary(tuple(sentences), worse)
+    return tuple(sentences)
 
 
 def not_measured(results: Results) -> tuple[str, ...]:
     """What was not measured; always mentions an audit if there was none."""
-    missing = tuple(str(each) for each in results.not_measured)
+    missing = results.not_measured
     return missing if any("audit" in each for each in missing) else (*missing, NOT_AUDITED)
 
 
 def describe_map(results: Results) -> str:
     """The effect of the calibration map, in one sentence."""
-    kind, inverse = results.map.get("kind"), number(results.map.get("inverse"))
-    if kind == "identity" or (kind == "temperature" and inverse == 1):
+    map_ = results.map
+    if isinstance(map_, Identity) or (isinstance(map_, Temperature) and map_.inverse == 1):
         return "No recalibration was applied."
-    if kind == "temperature" and inverse is not None:
-        effect = "more confident" if inverse > 1 else "less confident"
+    if isinstance(map_, Temperature):
+        effect = "more confident" if map_.inverse > 1 else "less confident"
         return (
-            f"Temperature scaling multiplies the logits by {inverse:.4g}, which makes the "
+            f"Temperature scaling multiplies the logits by {map_.inverse:.4g}, which makes the "
             f"model {effect}."
         )
-    if kind is None:
-        return "The calibration map is not recorded."
-    return f"Recalibrated by a calibration map of kind {visible(str(kind))}."
+    return f"Recalibrated by a calibration map of kind {map_.kind}."

@@ -37,7 +37,7 @@ WHOLE = "The whole budget goes to training. No budget is reserved for a calibrat
 
 @dataclass(frozen=True)
 class AuditRun:
-    """How an audit is executed. :class:`~veracal.multiplicity.AuditSettings` say what it asks.
+    """How an audit is executed; :class:`~veracal.multiplicity.AuditSettings` say what it measures.
 
     Attributes
     ----------
@@ -83,10 +83,10 @@ class Deployed:
 def audit_config(
     config: Config,
     epsilons: Sequence[float],
-    question: AuditSettings,
-    how: AuditRun | None = None,
+    settings: AuditSettings,
+    execution: AuditRun | None = None,
     *,
-    against: PrivateClassifier | None = None,
+    deployed: PrivateClassifier | None = None,
     schema: Schema | None = None,
     on_load: Callable[[int, int | None], None] | None = None,
     on_progress: OnRuns | None = None,
@@ -101,9 +101,9 @@ def audit_config(
         of temperatures change no decision.
     epsilons : sequence of float
         Budgets, each audited separately.
-    question : AuditSettings
-    how : AuditRun, optional
-    against : PrivateClassifier, optional
+    settings : AuditSettings
+    execution : AuditRun, optional
+    deployed : PrivateClassifier, optional
         The deployed model: count the runs that contradict its decisions.
     schema : Schema, optional
         In place of the file that the config names.
@@ -114,36 +114,36 @@ def audit_config(
     None: nothing is charged, because the results must not be released. See
     :func:`veracal.multiplicity.audit`.
     """
-    how = AuditRun() if how is None else how
-    if against is None:  # otherwise settings of the deployed model may come along unused
+    execution = AuditRun() if execution is None else execution
+    if deployed is None:  # otherwise settings of the deployed model may come along unused
         check_settings_apply(config.model, (config.model.kind,))
     records = load_records(config, on_load, schema)
-    if against is not None and (against.schema is None or against.schema != records.schema):
+    if deployed is not None and (deployed.schema is None or deployed.schema != records.schema):
         raise DataError(
             records.dataset.name,
             "a model that was trained with the schema of this table",
             "one with another schema",
             "Name the table it was trained on, or another model.",
         )
-    audited, calibration = _audited_records(records, config, how.recalibrate)
+    audited, calibration = _audited_records(records, config, execution.recalibrate)
     trainers = [
         build_trainer(replace(config, privacy=replace(config.privacy, epsilon=each)), records)
         for each in epsilons
     ]
-    deployed = None
-    if against is not None:
-        deployed = Deployed(against, records.train.classes, question.threshold)
+    decider = None
+    if deployed is not None:
+        decider = Deployed(deployed, records.train.classes, settings.threshold)
     audits: list[Audit] = []
     for epsilon, trainer in zip(epsilons, trainers, strict=True):
-        keep = runs_path(how.keep, epsilon, several=len(epsilons) > 1)
+        keep = runs_path(execution.keep, epsilon, several=len(epsilons) > 1)
         audits.append(
             audit(
                 trainer,
                 records.train,
                 audited,
-                **asdict(question),
-                **{**vars(how), "keep": keep},
-                deployed=deployed,
+                **asdict(settings),
+                **{**vars(execution), "keep": keep},
+                deployed=decider,
                 calibration=calibration,
                 on_progress=on_progress and partial(on_progress, epsilon),
             )
@@ -155,8 +155,8 @@ def audit_config(
         rows=row_numbers(audited, records, config.data.source),
         audits=tuple(audits),
         epsilons=tuple(map(float, epsilons)),
-        settings={**public_settings(config), "audit": asdict(question)},
-        notes=_notes(config, question, calibration),
+        settings={**public_settings(config), "audit": asdict(settings)},
+        notes=_notes(config, settings, calibration),
     )
 
 
@@ -205,7 +205,7 @@ def _audited_records(
 
 
 def _notes(
-    config: Config, question: AuditSettings, calibration: Dataset | None
+    config: Config, settings: AuditSettings, calibration: Dataset | None
 ) -> tuple[str, ...]:
     """Notes on how the budget and the test records were used."""
     notes = [WHOLE]
@@ -213,7 +213,7 @@ def _notes(
         notes = [
             "Runs have the budget that the map of these settings leaves for training. They "
             "have no map, because maps of temperatures change no decision"
-            + (" at 0.5; at another threshold they might." if question.threshold else ".")
+            + (" at 0.5; at another threshold they might." if settings.threshold else ".")
         ]
     if calibration is not None:
         notes.append(

@@ -230,18 +230,19 @@ def check_known_ledger(folder: Path, path: Path, config: Config) -> None:
     """Reject a ledger if an artifact of the same data was charged to another, or an older copy."""
     try:
         known = load_results(folder)
+        source = Config.from_entries(known.settings).data.source
     except DataError:
         return  # no artifact, or not one of a run
-    if known.settings["data"]["source"] != Path(config.data.source).name:
+    if source != Path(config.data.source).name:
         return
     if not os.path.lexists(path):
         problem = "no ledger is at this path"
-    elif known.ledger.get("head") not in {entry.hash for entry in Ledger(path).entries()}:
+    elif known.ledger.head not in {entry.hash for entry in Ledger(path).entries()}:
         problem = "the ledger at this path has no such entry"
     else:
         return
     raise LedgerError(
-        f"{path}: {folder} was charged to the ledger {known.ledger.get('name')}, but {problem}. "
+        f"{path}: {folder} was charged to the ledger {known.ledger.name}, but {problem}. "
         "The earlier spending on these records would be lost. Restore the ledger, or name it "
         "with --ledger."
     )

@@ -130,7 +130,7 @@ class RunPlan:
             scores.renamed(f"{name}: {when}"), ledger, partition=TEST, version=version
         )
         release = measure_planned(curator, self.plan, request=f"{name}: {MEASUREMENT} {when}")
-        return MeasurementRecord(when, date or today(), release.to_json())
+        return MeasurementRecord.of(release, when, date or today())
 
     def later_measurements(self, ledger: Ledger) -> list[str]:
         """Names of the later measurements that a ledger has answered, or begun to answer."""

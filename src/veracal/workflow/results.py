@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,38 @@ from typing import Any
 import numpy as np
 
 from veracal import __version__
+from veracal._types import Ints
 from veracal.accounting import (
     Budget,
     Composed,
     Parallel,
     Repeated,
+    Statement,
     epsilon_for,
     statement,
 )
-from veracal.artifact import WEIGHTS, PrivateClassifier, read_manifest, read_verified
-from veracal.calibration import CalibrationMap, Identity, Platt, ReliabilityCurve, measure
-from veracal.data import Label, Scores
+from veracal.artifact import (
+    WEIGHTS,
+    PrivateClassifier,
+    RecalibrationRecord,
+    read_manifest,
+    read_verified,
+)
+from veracal.calibration import CalibrationMap, CalibrationResult, Identity, Platt, measure
+from veracal.data import Estimate, Label, Scores
 from veracal.errors import DataError, MissingExtraError
-from veracal.ledger import Ledger, ledger_total
-from veracal.report import MOST, MeasurementRecord, Results
+from veracal.ledger import EpsilonDelta, Ledger, ledger_total
+from veracal.report import (
+    MOST,
+    STAGES,
+    DataFacts,
+    ExactFigures,
+    LedgerLine,
+    LedgerSummary,
+    MeasurementRecord,
+    Results,
+    UnreleasedFigures,
+)
 from veracal.workflow.config import Config
 from veracal.workflow.planning import RunPlan, today
 from veracal.workflow.records import TEST, TRAIN, LoadedRecords
@@ -63,30 +81,28 @@ def build_results(
         for part in (TRAIN, TEST)
     )
     libraries = ("numpy", "scipy", "scikit-learn", "opendp", "dp-accounting")
-    guarantee = statement(
-        Parallel((train, test)),
-        budget.delta,
-        budget.unit,
-        covers=covers,
-        ledger_total=ledger_total(ledger),
-    )
     return Results(
         name=config.name,
         date=today(),
-        data={
-            "name": dataset.name,
-            "classes": list(dataset.classes),
-            "features": math.prod(dataset.X.shape[1:]),
-            "groups": {name: list(group.names) for name, group in dataset.groups.items()},
-            "unit": budget.unit.name,
-            "max_contributions": budget.unit.max_contributions,
-            "size": dataset.size,
-            "test": config.data.test,
-        },
-        guarantee={**guarantee.to_json(), "private": True, "text": guarantee.text()},
+        data=DataFacts(
+            name=dataset.name,
+            classes=dataset.classes,
+            features=math.prod(dataset.X.shape[1:]),
+            groups={name: group.names for name, group in dataset.groups.items()},
+            unit=budget.unit.name,
+            max_contributions=budget.unit.max_contributions,
+            size=dataset.size,
+            test=config.data.test,
+        ),
+        guarantee=statement(
+            Parallel((train, test)),
+            budget.delta,
+            budget.unit,
+            covers=covers,
+            ledger_total=ledger_total(ledger),
+        ),
         ledger=summarize_ledger(ledger, budget),
-        model=config.to_json()["model"],
-        map=classifier.map_.to_json(),
+        map=classifier.map_,
         measured=measured,
         settings=public_settings(config),
         versions={"veracal": __version__, **{name: version(name) for name in libraries}},
@@ -103,65 +119,54 @@ def public_settings(config: Config) -> dict[str, Any]:
     return settings
 
 
-def summarize_ledger(ledger: Ledger, budget: Budget) -> dict[str, Any]:
+def summarize_ledger(ledger: Ledger, budget: Budget) -> LedgerSummary:
     """What a report states about the ledger of a run.
 
     Its path is left out, and so is its default file name, which contains a hash of the path of
     the data.
     """
     planned = []
-    for item, count in ledger.planned():
+    for item, used in ledger.planned():
         event = Repeated(item.event, item.times)
         for delta in (0.0, budget.delta):  # at delta 0 where that is finite
             epsilon = epsilon_for(event, delta, budget.unit)
             if epsilon < math.inf:
                 break
         planned.append(
-            {
-                "purpose": item.purpose,
-                "partition": item.partition,
-                "times": item.times,
-                "used": count,
-                "epsilon": epsilon,
-                "delta": delta,
-            }
+            LedgerLine(item.purpose, item.partition, item.times, used, epsilon, delta)
         )
-    data, caps, spent = ledger.opening.data, ledger.budget, ledger.spent()
-    return {
-        "name": ledger.path.name if data is None else data,
-        "head": ledger.head,
-        "planned": planned,
-        "total": {
-            "epsilon": caps.epsilon,
-            "delta": caps.delta,
-            "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
-            "runs": len(ledger.runs()),
-            "note": ledger.caps.note,
-        },
-    }
+    data = ledger.opening.data
+    return LedgerSummary(
+        name=ledger.path.name if data is None else data,
+        head=ledger.head,
+        planned=tuple(planned),
+        caps=EpsilonDelta(ledger.budget.epsilon, ledger.budget.delta),
+        spent=ledger.spent(),
+        runs=len(ledger.runs()),
+        note=ledger.cap_note,
+    )
 
 
 def add_provenance(classifier: PrivateClassifier, results: Results) -> PrivateClassifier:
     """Record in a classifier the ledger that paid for it and the versions that made it."""
-    ledger = {name: results.ledger[name] for name in ("name", "head")}
-    guarantee = with_total(
-        classifier.manifest.guarantee, str(results.guarantee["ledger_total"])
-    )
+    guarantee, total = classifier.manifest.guarantee, results.guarantee.ledger_total
+    assert isinstance(guarantee, Statement)
+    assert total is not None
     manifest = replace(
-        classifier.manifest, guarantee=guarantee, ledger=ledger, versions=results.versions
+        classifier.manifest,
+        guarantee=with_total(guarantee, total),
+        ledger={"name": results.ledger.name, "head": results.ledger.head},
+        versions=results.versions,
     )
-    return PrivateClassifier(classifier.weights, classifier.map, manifest)
+    return PrivateClassifier(classifier.weights, manifest)
 
 
-def with_total(guarantee: Mapping[str, Any], total: str) -> dict[str, Any]:
-    """Return an earlier guarantee with the present total of its ledger.
+def with_total(guarantee: Statement, total: str) -> Statement:
+    """An earlier statement with the present total of its ledger.
 
     A cap may have been raised since then, which every later statement has to say.
     """
-    text, before = str(guarantee.get("text", "")), guarantee.get("ledger_total")
-    if isinstance(before, str):
-        text = text.replace(before, total)
-    return {**guarantee, "ledger_total": total, "text": text}
+    return replace(guarantee, ledger_total=total)
 
 
 def result_files(results: Results) -> dict[str, bytes]:
@@ -192,63 +197,59 @@ def internal_figures(
     records: LoadedRecords,
     classifier: PrivateClassifier,
     losses: Sequence[float] = (),
-) -> dict[str, Any]:
+) -> UnreleasedFigures:
     """Counts and exact figures, for the internal page of :func:`veracal.report.render`.
 
     Guarantees
     ----------
     None. Every number is an exact function of the records.
     """
-    settings, dataset = config.measurement, records.dataset
-
-    def count(names: Sequence[object], codes: Any) -> dict[str, int]:
-        counts = np.bincount(codes[codes >= 0], minlength=len(names))
-        return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
-
-    figures: dict[str, Any] = {
-        "records": {"training": len(records.train), "test": len(records.test)},
-        "classes": count(dataset.classes, dataset.y),
-        "groups": {
-            name: count(group.names, group.codes) for name, group in dataset.groups.items()
-        },
-    }
-    for when in ("before", "after") if len(records.test) else ():
+    dataset, stages = records.dataset, {}
+    for when in STAGES if len(records.test) else ():
         scores = classifier.scores(records.test, mapped=when == "after")
-        figures[f"plain figures {when}"], curve = _measure(scores, settings.bins)
-        rows = [asdict(each) for each in curve.bins]
-        figures[f"plain curve {when}"] = [{"count": row.pop("n"), **row} for row in rows]
-        if settings.group is not None:
-            group = scores.groups[settings.group]
+        groups: dict[str, Mapping[str, Estimate]] = {}
+        if config.measurement.group is not None:
+            group = scores.groups[config.measurement.group]
             members = {
                 name: scores.take(group.codes == code) for code, name in enumerate(group.names)
             }
-            figures[f"by group {when}"] = {
-                name: _measure(each, settings.bins)[0]
+            groups = {
+                name: _measure(each, config).figures
                 for name, each in members.items()
                 if len(each)
             }
-    return {**figures, **({"training": list(losses)} if losses else {})}
+        stages[when] = ExactFigures(_measure(scores, config), groups)
+    return UnreleasedFigures(
+        records={"training": len(records.train), "test": len(records.test)},
+        classes=_count(dataset.classes, dataset.y),
+        groups={
+            name: _count(group.names, group.codes) for name, group in dataset.groups.items()
+        },
+        stages=stages,
+        losses=tuple(losses),
+    )
 
 
-def _measure(scores: Scores, bins: int) -> tuple[dict[str, Any], ReliabilityCurve]:
-    """Exact figures as JSON values, with intervals unless they would take long, and a curve."""
+def _count(names: Sequence[object], codes: Ints) -> dict[str, int]:
+    """Number of records with each code, by its name."""
+    counts = np.bincount(codes[codes >= 0], minlength=len(names))
+    return {str(name): int(n) for name, n in zip(names, counts, strict=True)}
+
+
+def _measure(scores: Scores, config: Config) -> CalibrationResult:
+    """Exact figures and a curve, with intervals unless they would take long."""
     replicates = min(_REPLICATES, _BOOTSTRAP_WORK // max(1, scores.values.size))
     # A fixed seed: nothing is released, so the randomness need not be secret.
     rng = np.random.default_rng(0)
-    result = measure(scores, figures=_FIGURES, bins=bins, replicates=replicates, rng=rng)
-    return {name: asdict(one) for name, one in result.figures.items()}, result.curve
+    bins = config.measurement.bins
+    return measure(scores, figures=_FIGURES, bins=bins, replicates=replicates, rng=rng)
 
 
 # ------------------------------------------------- artifacts recalibrated by institutions
 
 
 def write_recalibrated(
-    folder: Path,
-    map_: CalibrationMap,
-    record: Mapping[str, Any],
-    out: Path,
-    *,
-    force: bool = False,
+    folder: Path, record: RecalibrationRecord, out: Path, *, force: bool = False
 ) -> PrivateClassifier:
     """Write an artifact with a map that institutions fitted, and a record of who they are.
 
@@ -256,12 +257,10 @@ def write_recalibrated(
     ----------
     folder : path
         The artifact as it is.
-    map_ : CalibrationMap
-        For scores without a map, with classes in the order of the artifact's schema. The
-        identity means that no better map was fitted: the artifact keeps its map, and says so.
-    record : mapping
-        The institutions and what each of them was charged, as
-        :func:`veracal.federation.coordinator.pool.recalibration_record` writes it.
+    record : RecalibrationRecord
+        Its map is for scores without a map, with classes in the order of the artifact's schema.
+        The identity means that no better map was fitted: the artifact keeps its map, and says
+        so.
     out : path
         The artifact to write; the same folder, with ``force``, is replaced.
     force : bool
@@ -273,15 +272,12 @@ def write_recalibrated(
     not at all.
     """
     classifier = PrivateClassifier.load(folder)
-    earlier: list[Any] = []  # records of all recalibrations before: their costs stay stated
-    if classifier.manifest.federation is not None:
-        last = dict(classifier.manifest.federation)
-        known = last.pop("earlier", None)
-        earlier = [*(known if isinstance(known, list) else []), last]
-    record = {**record, "earlier": earlier}
-    new = classifier.map if map_ == Identity() else reorder_classes(map_, classifier)
-    manifest = replace(classifier.manifest, map=new.to_json(), federation=record)
-    recalibrated = PrivateClassifier(classifier.weights, new, manifest)
+    records = (*classifier.manifest.recalibrations, record)
+    new = (
+        classifier.map_ if record.map == Identity() else reorder_classes(record.map, classifier)
+    )
+    manifest = replace(classifier.manifest, map=new, recalibrations=records)
+    recalibrated = PrivateClassifier(classifier.weights, manifest)
     _, listed = read_manifest(folder)
     files = {
         name: read_verified(folder, name, listed, _MAX_BYTES)
@@ -289,7 +285,7 @@ def write_recalibrated(
         if name != WEIGHTS
     }
     if RESULTS in files:
-        files |= result_files(replace(load_results(folder), federation=record))
+        files |= result_files(replace(load_results(folder), recalibrations=records))
     recalibrated.save(out, other_files=files, force=force)
     return recalibrated
 

@@ -172,7 +172,7 @@ def _execute(
     dates = {}  # of measurements in an existing artifact, if this ledger paid for it
     with suppress(DataError):
         known = load_results(folder)
-        if known.ledger.get("head") in {entry.hash for entry in ledger.entries()}:
+        if known.ledger.head in {entry.hash for entry in ledger.entries()}:
             dates = {one.when: one.date for one in known.measured}
     measured = []
     for when in (*plan.config.sides, *plan.later_measurements(ledger)):
@@ -331,8 +331,7 @@ def remeasure(
         config = replace(config, data=replace(config.data, source=path))
     progress("loading", 0, None)
     records = load_records(config, lambda done, total: progress("loading", done, total), schema)
-    name = str(known.data.get("name"))  # the recorded name, wherever the file is now
-    name = str(known.data.get("name"))  # the recorded name, wherever the file is now
+    name = known.data.name  # the recorded name, wherever the file is now
     records = replace(records, dataset=replace(records.dataset, name=name))
     whole = _open_ledger(ledger_path(config.data.source, ledger, outside=folder), known, folder)
     records = assign_recorded(config, records, whole)
@@ -382,12 +381,12 @@ def _open_ledger(path: Path, known: Results, folder: Path) -> Ledger:
     if not os.path.lexists(path):
         raise DataError(
             str(path),
-            f"the ledger that {folder} was charged to, by the name {known.ledger.get('name')}",
+            f"the ledger that {folder} was charged to, by the name {known.ledger.name}",
             "no file at that path",
             "Name its path, with --ledger on the command line.",
         )
     ledger = Ledger(path)
-    if known.ledger.get("head") not in {entry.hash for entry in ledger.entries()}:
+    if known.ledger.head not in {entry.hash for entry in ledger.entries()}:
         raise DataError(
             str(path),
             f"the ledger that {folder} was charged to",

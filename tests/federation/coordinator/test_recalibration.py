@@ -7,6 +7,7 @@ import pytest
 
 from tests.federation.coordinator.stand_in import COORDINATOR, StandIn, federated, scores
 from veracal.accounting import Unit
+from veracal.artifact import LedgerHead, RecalibrationRecord, decode, encode
 from veracal.calibration import BudgetDivision, plan_recalibration, run_recalibration
 from veracal.errors import BudgetError, DropoutError, PendingError
 from veracal.federation.coordinator.history import RequestHistory
@@ -15,7 +16,6 @@ from veracal.federation.coordinator.pool import (
     plan_sources,
     recalibration_record,
     source_costs,
-    statement_text,
 )
 from veracal.federation.protocol.messages import Refusal
 from veracal.federation.transports import LocalTransport
@@ -44,7 +44,7 @@ def test_the_plan_matches_what_is_requested_and_charged(three):
     for one, fields in zip(three, source_costs(source, result), strict=True):
         assert len(list(one.ledger.entries())) == 5
         assert one.ledger.spent().epsilon == fields.epsilon == 3.0
-        assert fields.head == {"index": 5, "hash": one.ledger.head}
+        assert fields.head == LedgerHead(5, one.ledger.head)
         assert fields.key == one.key.public.fingerprint
     after = plan_sources(source, steps)
     assert [(one.known, one.left) for one in after] == [(5, 7.0)] * 3
@@ -153,17 +153,18 @@ def test_the_record_contains_dropouts_and_their_costs(three, tmp_path):
     refusing = {1: lambda raw: Refusal(three[1].terms.source).seal(three[1].key)}
     source = federated([*three, unit], refusing, min_sources=2)
     result = run_recalibration(source, steps_for(source))
-    fields = recalibration_record(source, result, "study")
-    json.dumps(fields, allow_nan=False)
-    silent, patients = fields["sources"][1], fields["sources"][3]
-    assert (silent["answered"], silent["head"]) == (False, None)
-    assert silent["epsilon"] == 0.2  # asked for the first of three answers, and so counted
-    assert (patients["unit"], patients["max_contributions"]) == ("patient", 3)
-    text = statement_text(result, source_costs(source, result))
-    for one in fields["sources"]:
-        assert f"- {one['name']} ({one['key']}): epsilon " in text
+    record = recalibration_record(source, result, "study")
+    written = json.loads(json.dumps(encode(record), allow_nan=False))
+    assert decode(RecalibrationRecord, written, "here") == record
+    silent, patients = record.sources[1], record.sources[3]
+    assert (silent.answered, silent.head) == (False, None)
+    assert silent.epsilon == 0.2  # asked for the first of three answers, and so counted
+    assert (patients.unit, patients.max_contributions) == ("patient", 3)
+    text = record.text()
+    assert result.statement.text() in text
+    for one in source_costs(source, result):
+        assert f"- {one.name} ({one.key}): epsilon " in text
     assert "patient of up to 3 records" in text
-    assert fields["statement"] == text
 
 
 def test_too_few_answers_in_a_later_round_raise_with_names(three):
@@ -181,6 +182,5 @@ def test_non_finite_numbers_are_null_in_the_record(three):
     result = run_recalibration(source, steps_for(source))
     estimate = result.temperatures["temperature"]
     object.__setattr__(estimate, "high", math.inf)
-    assert (
-        recalibration_record(source, result, "s")["temperatures"]["temperature"]["high"] is None
-    )
+    record = recalibration_record(source, result, "s")
+    assert record.temperatures["temperature"].high is None

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from veracal import _checks
 from veracal._types import Frozen
-from veracal.accounting import Event, Relation, format_up
+from veracal.accounting import Event, Relation
+from veracal.artifact import LedgerHead, RecalibrationRecord, SourceCost
 from veracal.calibration import (
     EnrolledBounds,
     Recalibration,
@@ -371,34 +372,6 @@ class SourcePlan:
     why: str | None  # why the source is skipped; None if its budget suffices
 
 
-@dataclass(frozen=True)
-class SourceCost:
-    """What one source was charged for a result.
-
-    Its charge is at most the cost of every request, answered or not, as its ledger counts it.
-    """
-
-    name: str
-    key: str  # fingerprint
-    unit: str
-    max_contributions: int
-    relation: str
-    epsilon: float
-    delta: float
-    answered: bool  # whether it answered every request
-    why: str | None  # why not
-    head: dict[str, Any] | None  # number and hash of the last ledger entry that it signed
-
-    def text(self) -> str:
-        """The cost in one line."""
-        delta = f", delta {format_up(self.delta)}" if self.delta else ""
-        cost = f"epsilon {format_up(self.epsilon, 6)}{delta}" if self.epsilon else "nothing"
-        most = self.max_contributions
-        unit = self.unit if most == 1 else f"{self.unit} of up to {most} records"
-        outcome = "answered every query" if self.answered else f"dropped out: {self.why}"
-        return f"{self.name} ({self.key}): {cost} for each {unit} ({self.relation}); {outcome}."
-
-
 def plan_sources(pool: RemotePool, steps: RecalibrationPlan) -> tuple[SourcePlan, ...]:
     """What each source will be asked for and charged, and whether its budget suffices.
 
@@ -457,42 +430,33 @@ def source_costs(pool: RemotePool, result: Recalibration) -> tuple[SourceCost, .
                 *source.account.privacy(events),
                 why is None,
                 why,
-                None if head is None else {"index": head.index, "hash": head.hash},
+                None if head is None else LedgerHead(head.index, head.hash),
             )
         )
     return tuple(costs)
 
 
-def recalibration_record(pool: RemotePool, result: Recalibration, name: str) -> dict[str, Any]:
-    """The record of a recalibration in a study, in JSON types, which an artifact stores."""
-    costs = source_costs(pool, result)
-    body = result.to_json()
-    fields = ("method", "map", "guard", "before", "after", "temperatures")
-    return {
-        "study": name,
-        "made": today().isoformat(),
-        **{field: _finite(body[field]) for field in fields},
-        "private": result.private,
-        "guarantee": body["statement"],
-        "statement": statement_text(result, costs),
-        "sources": [asdict(cost) for cost in costs],
-    }
-
-
-def statement_text(result: Recalibration, costs: Sequence[SourceCost]) -> str:
-    """The full guarantee, and what every source was charged."""
-    promise = "" if result.statement is None else f"{result.statement.text()}\n\n"
-    lines = "\n".join(f"- {cost.text()}" for cost in costs)
-    return (
-        f"{promise}What each institution was charged for this, as its own ledger counts, "
-        f"whether or not its answers were used:\n{lines}"
+def recalibration_record(
+    pool: RemotePool, result: Recalibration, name: str
+) -> RecalibrationRecord:
+    """The record of a recalibration in a study, which an artifact stores."""
+    return RecalibrationRecord(
+        study=name,
+        made=today().isoformat(),
+        method=result.method,
+        map=result.map,
+        guard=None if result.guard is None else result.guard.to_json(),
+        temperatures={
+            each: replace(one, low=_finite(one.low), high=_finite(one.high))
+            for each, one in result.temperatures.items()
+        },
+        before=result.before,
+        after=result.after,
+        guarantee=result.statement,
+        sources=source_costs(pool, result),
     )
 
 
-def _finite(value: Any) -> Any:
-    """Replace non-finite numbers, which JSON cannot represent, by None."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _finite(end: float | None) -> float | None:
+    """The end of an interval; None if it is infinite, which JSON cannot represent."""
+    return None if end is None or not math.isfinite(end) else end
