@@ -17,7 +17,7 @@ from rich.console import Console
 from tests.cli.federation_made import NAMES, federation, model, server
 from veracal.artifact import LedgerHead, PrivateClassifier
 from veracal.artifact.storage import read_manifest
-from veracal.calibration.maps import Identity, load_map
+from veracal.calibration import Identity, load_map
 from veracal.cli._recalibrate_remote import ProgressBoard
 from veracal.federation.coordinator.pool import RoundEvent
 from veracal.federation.protocol.terms import model_hash

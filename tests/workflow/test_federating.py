@@ -7,7 +7,7 @@ import pytest
 
 from tests.workflow.own_ledgers import run
 from veracal.artifact import PrivateClassifier, RecalibrationRecord, SourceCost, read_manifest
-from veracal.calibration.maps import Identity, Platt, Temperature
+from veracal.calibration import Identity, Platt, Temperature
 from veracal.federation.protocol.terms import model_hash
 from veracal.workflow import Config
 from veracal.workflow.config import DataConfig, PrivacyConfig
