@@ -1,4 +1,4 @@
-"""The accountant is never below the truth, close to it, and monotone."""
+"""Epsilon is never below the true value, close to it, and monotone."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Private calibration tells nothing of the records but by the answers it paid for.
+"""Private calibration depends on the records only through answers that were charged.
 
 No record moves a question further than it says, under either relation. Where noise is replaced
 by the same answer for everybody, fits, decisions and measurements on neighbors are the same to

@@ -1,4 +1,4 @@
-"""What a record adds to an answer does not depend on where it stands among the others.
+"""The contribution of a record to an answer does not depend on its position.
 
 One record that is added in front moves every other one by a place. The former code mapped
 records by a matrix product of BLAS, whose kernels round differently at the ends of a thread's

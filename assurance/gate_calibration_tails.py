@@ -1,4 +1,4 @@
-"""No calibration error, gap or decision of the guard gives away more than was charged for it.
+"""No calibration error, gap or decision of the guard reveals more than was charged.
 
 The tail audit of the gate `tails`, on neighbors that reach the sensitivity of the questions of
 calibration, and on the yes or no of the guard.

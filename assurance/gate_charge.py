@@ -1,4 +1,4 @@
-"""Nothing is charged less than it costs, and nothing that reads records is free.
+"""No charge is below its cost, and no computation that reads records is free.
 
 Random events, compositions of compositions among them, are charged to ledgers of every kind
 that adds up. What a ledger charges is compared with the loss written out here as an exact

@@ -1,4 +1,4 @@
-"""Nobody contributes more rows than declared, and nobody's choice depends on others."""
+"""No unit contributes more rows than declared, and their choice depends on no other unit."""
 
 from collections.abc import Callable
 

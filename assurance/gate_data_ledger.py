@@ -1,4 +1,4 @@
-"""All runs on one data set share one budget and one split, wherever their output goes.
+"""All runs on one data set share one budget and one split, whatever their output folder.
 
 Runs with other settings, other outputs, another split key and another test share are tried on
 one table, by other paths of it too, after the first has spent its epsilon, and with the

@@ -1,4 +1,4 @@
-"""At the edges of numbers and records every query and clip rule has a stated result.
+"""Every query and clip rule has a defined result for extreme numbers and records.
 
 A cell of the matrix is a query on odd scores, or a clip rule on odd gradients. It gives the
 value that the definition gives, computed here slowly and on its own, or an error of ours: never

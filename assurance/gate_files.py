@@ -1,4 +1,4 @@
-"""A strange file runs no code, reaches no other file and stays within the size limits.
+"""A foreign file runs no code, reaches no other file and stays within the size limits.
 
 Each attack is a file or folder that tries one thing. A loader with a limit on memory opens it
 in a process of its own, whose memory and CPU time are bounded; anything but a clear refusal

@@ -1,4 +1,4 @@
-"""One request id means one charge and one answer, however often and by whomever it is used."""
+"""One request id means one charge and one answer, for any number of uses and processes."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A process killed at any line of the ledger loses nothing, doubles nothing, changes nothing.
+"""A process killed at any line of the ledger loses, doubles and changes no charge.
 
 A child makes one request and stops at every line of the ledger's modules that it comes to, each
 time it does. What then lies on the disk is what a kill there would leave. As it comes to a line

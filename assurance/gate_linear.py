@@ -1,4 +1,4 @@
-"""One record moves the sums of a linear model by no more than its event says.
+"""One record moves the sums of a linear model by no more than its event states.
 
 Whole fits of the real classifier are replayed with the same randomness on neighboring data
 sets, under both relations, with every clip rule and in both precisions. The noise cancels in

@@ -1,4 +1,4 @@
-"""The low-order bits of a release show nothing of what the noise was added to.
+"""The low-order bits of a release reveal nothing about the value before the noise.
 
 Two data sets differ in one record: of one the statistic is exactly zero, of the other it is
 not. Floating-point noise added to zero keeps all its digits, and added to anything else it

@@ -1,4 +1,4 @@
-"""A pass over a file of any size stays small.
+"""A pass over a file of any size uses little memory.
 
 A matrix on disk and a Parquet file are read from end to end by a process of its own, whose
 peak resident memory is compared with a bound: with ``--long``, 10 million rows and 5 GB

@@ -1,4 +1,4 @@
-"""Whoever holds the records is told of new units before a charge, and nobody else is.
+"""Only the data holder is told of new units, before a charge.
 
 A unit id is who it says, letter by letter. A table whose ids are spelt otherwise than in
 earlier runs therefore looks like one of new units, who draw a partition by their ids: of 86

@@ -1,4 +1,4 @@
-"""Gradient noise has the law it is charged for, and nobody else draws it again.
+"""Gradient noise has the distribution that is charged, and no other process repeats it.
 
 The noisy sums of a descent over no records are noise alone: 60,000 draws from the entropy of
 the operating system, tested at alpha = 1e-6 for their shape, their spread and that steps are

@@ -1,4 +1,4 @@
-"""A perturbed logistic regression keeps its epsilon on the worst neighbors that we know.
+"""Perturbed logistic regression keeps its epsilon on the worst known neighbors.
 
 Two tests relate a fitted model to its privacy. The density of the release of objective
 perturbation is known in closed form, so its privacy loss between neighbors can be maximized: in

@@ -1,4 +1,4 @@
-"""Copies and files of fitted estimators hold no record and no figure that is internal.
+"""Copies and files of fitted estimators contain no record and no internal figure.
 
 Every estimator of the package with a private fit is found by its methods, fitted to records
 with values of their own, and written by pickle, joblib and torch.save, and copied by

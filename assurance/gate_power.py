@@ -1,4 +1,4 @@
-"""The audit of released numbers is sound, and sharp enough to notice a little noise missing.
+"""The attack on released numbers is valid, and detects a few per cent of missing noise.
 
 The subject is the audit itself. Sound: on noise that costs what is claimed it exceeds the claim
 no more often than its level says, at levels where that can be counted. Sharp: it notices 6 % of

@@ -1,4 +1,4 @@
-"""Processes that race for one budget are granted exactly what it affords.
+"""Concurrent processes are granted exactly the remaining budget.
 
 One process is stopped before each SQL statement of its request, in turn, and another makes a
 whole request there, where the budget affords one of them: whatever can come between is tried,

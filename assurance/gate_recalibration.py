@@ -1,4 +1,4 @@
-"""A calibrated classifier costs what it says, and asks for nothing that was not paid.
+"""A calibrated classifier costs what it states, and makes no query that was not charged.
 
 Costs are compared with those of the parts, put together by hand. Noise on the answers is
 compared with the law that was charged, through whole fits. The source inside a fit gives every

@@ -1,4 +1,4 @@
-"""The parts of a split are disjoint, dealt by secret coins, and have declared sizes.
+"""The partitions of a split are disjoint, drawn in secret, and have declared sizes.
 
 The coins know neither rows nor classes: over many fits, the numbers held back vary as sums of
 independent coins do, neither more nor less.

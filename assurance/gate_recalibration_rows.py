@@ -1,4 +1,4 @@
-"""The logits of a record are its own bits, beside any others, and no error tells of it."""
+"""The logits of a record have the same bits among any others; no error depends on it."""
 
 from typing import Any
 from unittest import mock

@@ -1,4 +1,4 @@
-"""No record moves a statistic by more than its query says, nor anything else that is seen.
+"""No record moves a statistic beyond its sensitivity, or any other visible result.
 
 Every query is evaluated on adversarial neighbors under both relations. Then whole answers are
 replayed on neighbors and every draw of noise is noted: the errors, the number of draws, their

@@ -1,4 +1,4 @@
-"""Killed at any line of reserve, compute and record, a request is charged and answered once.
+"""A request killed at any line of its reservation or fit is charged and answered once.
 
 A child asks for an answer that is reserved first, begins a run, or raises the caps, and stops
 at every line of the ledger's modules that it comes to. Where something new lies on the disk

@@ -1,4 +1,4 @@
-"""A fit holds no lock, is charged before a record is read, and has one model for one charge.
+"""A fit holds no lock, is charged before a record is read, and gives one model per charge.
 
 Children fit a model through ``Curator.fit_once``, and stop in the middle of the fit until the
 parent lets them go on or kills them: nothing depends on time. The ledger waits for nobody here,

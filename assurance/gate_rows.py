@@ -1,4 +1,4 @@
-"""What a record becomes depends on that record and the schema, and on no other record.
+"""The encoding of a record depends on that record and the schema, and on no other record.
 
 Parallel composition, the declared sensitivity of every later mechanism and the meaning of
 "neighboring data sets" all rest on this. Each table is encoded with and without one of its

@@ -1,4 +1,4 @@
-"""Several runs of one ledger together never exceed its caps, in epsilon nor in delta.
+"""Several runs of one ledger together never exceed its caps on epsilon and delta.
 
 Random runs are charged to ledgers that add up pairs or Rényi divergences, in two parts, with an
 extension on the way. What the granted runs cost is computed here from the closed form of the

@@ -1,4 +1,4 @@
-"""The scores of a record are the same bits at every place of a block, and beside any others.
+"""The scores of a record have the same bits at every position and among any others.
 
 A private count or sum over scores allows for one record. Linear algebra may add up a row
 differently at other places of a block (MKL on one processor: at every other place, for 10

@@ -1,4 +1,4 @@
-"""Neighboring data sets are dealt to parts of which exactly one differs, by one unit.
+"""The splits of neighboring data sets differ in exactly one partition, by one unit.
 
 That is what lets two mechanisms on two parts cost the larger of their budgets and not the
 sum. The deal with a published key is replayed on neighbors; the deal by secret coins must not

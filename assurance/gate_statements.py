@@ -1,4 +1,4 @@
-"""A statement claims no more than what was charged, for those that the records name.
+"""A statement claims no more than was charged, for the units that the records name.
 
 Every private fit is made with and without a ledger: without one, its statement says that other
 fits of the records are not counted. A fit that begins with the weights of an earlier one names

@@ -1,4 +1,4 @@
-"""No released number gives away more than was charged for it.
+"""No released number reveals more than was charged for it.
 
 The whole way is taken: a holder, its ledger, the query, the noise. Neighbors are the hardest
 there are (a record that reaches the bound, or none at all), and what is judged is what an

@@ -1,4 +1,4 @@
-"""A log that was torn, or that rotted, holds a prefix of what was committed, and nothing else.
+"""A torn or corrupted log contains a prefix of the committed entries, and nothing else.
 
 Answers are committed to a ledger whose log is kept. Then the log is cut at a random byte, or
 its tail is overwritten, as when the machine stops while it writes; and a byte is flipped, as

@@ -1,4 +1,4 @@
-"""A run that exceeds the caps is refused before a record is read.
+"""A run that exceeds the caps is rejected before a record is read.
 
 What a run costs follows from what is declared: the schema of a file, the facts of a
 built-in set, and under replace-one the number of slots, which the first run recorded. The first

@@ -1,4 +1,4 @@
-"""What the gates of the ledger share: places to work, forked children, common mutants.
+"""Shared by the gates of the ledger: working folders, forked children, common mutants.
 
 A subject is a set of patches: names in the library and what to put there instead. The correct
 subject patches nothing.

@@ -1,4 +1,4 @@
-"""Calibrated classifiers whose parts can be exchanged and watched."""
+"""Calibrated classifiers with exchangeable and observable components."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Calibration errors as netcal, torchmetrics and relplot compute them, at their best."""
+"""Calibration errors by netcal, torchmetrics and relplot in their fastest configurations."""
 
 import time
 import warnings

@@ -1,4 +1,4 @@
-"""Runs of objective perturbation as diffprivlib makes them and as Veracal does, by workers.
+"""Workers that run objective perturbation by diffprivlib and by Veracal.
 
 A worker is a process with one thread that answers questions line by line. diffprivlib 0.6.2,
 the version of the paper, needs scikit-learn 1.2.0 and an environment of its own, which is made

@@ -1,4 +1,4 @@
-"""How long do 10,000 sources take to answer a question, beside what cannot be saved?
+"""How long do 10,000 sources take for a query, compared with the necessary work?
 
 Simulated sources with exact noise are to answer a round in under ten seconds. The limit beside
 it is the same sum over the same records as *one* source, and one vector of exact noise with an

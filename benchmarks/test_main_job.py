@@ -1,4 +1,4 @@
-"""Where does the time of a whole run go: how much of it is not training?
+"""How much of the time of a whole run is not training?
 
 The goal is a fifth at most, for a table of 100,000 rows of 50 numbers as text. Beside each step
 stands the least that it could take here, measured in the same run: polars and Arrow at their

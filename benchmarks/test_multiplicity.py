@@ -1,4 +1,4 @@
-"""How much faster than diffprivlib's loop are runs of objective perturbation in one batch?
+"""How much faster is batched objective perturbation than a loop of diffprivlib fits?
 
 The goal is 50 times, per model, on the four tables of Kulynych et al. (2023,
 https://doi.org/10.1145/3593013.3594103) at their budgets, predictions and statistics included.

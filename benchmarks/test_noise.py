@@ -1,4 +1,4 @@
-"""What does secret randomness cost, beside numpy's usual generator?
+"""How long does secret randomness take, compared with numpy's default generator?
 
 The draws are 10 million normals, as for one step of a network of that size, and Poisson batches
 of a thousand out of a million records beside tossing one coin for each record.

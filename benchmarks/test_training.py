@@ -1,4 +1,4 @@
-"""What does a private step of a linear classifier cost, beside plain PyTorch and Opacus?
+"""How long does a private linear step take, compared with plain PyTorch and Opacus?
 
 The goals are at most 1.25 times the plain step, and a third of the time of Opacus' best mode,
 with secret noise. Ours is timed inside `fit`, from one update of the weights to another many

@@ -1,4 +1,4 @@
-"""CIFAR-10, CIFAR-100 and CIFAR-C in their published forms, with the names of their classes."""
+"""CIFAR-10, CIFAR-100 and CIFAR-C in their published formats, with class names."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

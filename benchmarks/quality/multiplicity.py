@@ -1,4 +1,4 @@
-"""Table 2 of Kulynych et al. (2023) again, and what becomes of it under a private mechanism.
+"""Reproduction of Table 2 of Kulynych et al. (2023), also under a private mechanism.
 
     python -m benchmarks.quality.multiplicity --json multiplicity.json
 

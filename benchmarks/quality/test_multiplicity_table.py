@@ -1,4 +1,4 @@
-"""Does the audit give what Kulynych et al. (2023) print, and in what time and memory?
+"""Does the audit reproduce Kulynych et al. (2023), and in what time and memory?
 
 The command of :mod:`benchmarks.quality.multiplicity` runs as a process of its own: four sets,
 eight epsilons, 5,000 models each, of the paper's mechanism and of the corrected one. Goals:

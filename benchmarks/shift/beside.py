@@ -1,4 +1,4 @@
-"""What a user gets by default, and references: fewer trials than the table, to stand beside it.
+"""The default of `recalibrate`, and reference methods, with fewer trials than the table.
 
 The default guard keeps a map only if the answers that led to it say, with a chance of 0.95,
 that it helps; the planner knows the number of records where it is declared; and golden section

@@ -1,4 +1,4 @@
-"""What networks answer to corrupted test pictures of CIFAR-10, kept between runs.
+"""Logits of networks on corrupted test images of CIFAR-10, cached between runs.
 
 One file holds the logits of all 10,000 pictures under one corruption at one severity. It says
 what it was made from; a file that is not whole, or was made from other weights or by another

@@ -1,4 +1,4 @@
-"""The whole grid: every method on every network and corruption, kept as it is computed.
+"""The whole grid: every method on every network and corruption, saved as it is computed.
 
 One file holds the results for one network and corruption. It says what it was made from, the
 code of the methods included, so that a run goes on where it stopped and nothing old is shown.

@@ -1,4 +1,4 @@
-"""Noisy answers of the sources of all trials, and the error of what is made of them."""
+"""Noisy answers of the sources of all trials, and the errors of the resulting maps."""
 
 from dataclasses import dataclass
 

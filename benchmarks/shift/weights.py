@@ -1,4 +1,4 @@
-"""Published weights of the networks, as safetensors instead of the pickles they come as.
+"""Published weights of the networks, converted from pickles to safetensors.
 
 The files are those of https://github.com/akamaster/pytorch_resnet_cifar10 (BSD-2-Clause),
 checked against the catalog's checksums before they are read, and read with ``weights_only``, so

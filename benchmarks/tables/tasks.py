@@ -1,4 +1,4 @@
-"""The tables of the benchmark, and which of them settings may be tuned on.
+"""The tables of the benchmark, and the subset on which settings may be tuned.
 
 Rules and constants are fitted on the tables for tuning alone. Figures on the tables for reporting
 are looked at once those are fixed, and are published apart. Adult is a table for tuning because
