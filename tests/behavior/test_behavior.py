@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.cli.federation_made import federation, model
-from tests.cli.made import write
+from tests.cli.sample_federation import federation, model
+from tests.cli.sample_tables import write
 from veracal.accounting import (
     Approximate,
     AsReplaceOne,

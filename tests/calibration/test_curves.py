@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from assurance import figures
-from tests.calibration.metrics.made import scores, tied
+from tests.calibration.metrics.sample_scores import scores, tied
 from veracal.calibration.measurement import binary_curve, clopper_pearson, curve, wilson
 from veracal.calibration.metrics import accuracy, binary_ece, ece
 from veracal.data import Scores

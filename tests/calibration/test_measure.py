@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.made import scores
+from tests.calibration.metrics.sample_scores import scores
 from veracal.calibration import metrics
 from veracal.calibration.measurement import figure_names, measure
 from veracal.data import Scores

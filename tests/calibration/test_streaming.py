@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.calibration.metrics.made import scores, tied
+from tests.calibration.metrics.sample_scores import scores, tied
 from veracal.calibration import metrics
 from veracal.calibration.measurement import StreamTotals, curve, stream_totals
 from veracal.data import Scores

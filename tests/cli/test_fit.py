@@ -10,7 +10,7 @@ from unittest import mock
 import polars as pl
 import pytest
 
-from tests.cli.made import SCHEMA, write
+from tests.cli.sample_tables import SCHEMA, write
 from veracal.artifact import PrivateClassifier
 from veracal.ledger import Ledger
 from veracal.report.results import Results

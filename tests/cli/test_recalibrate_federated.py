@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.cli.federation_made import NAMES, federation, model, server
+from tests.cli.sample_federation import NAMES, federation, model, server
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.storage import read_manifest
 from veracal.calibration.maps import load_map

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from tests.cli.made import write
+from tests.cli.sample_tables import write
 from veracal.artifact import PrivateClassifier
 from veracal.data import scan
 from veracal.ledger import Ledger

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.made import SCHEMA, table, write
+from tests.cli.sample_tables import SCHEMA, table, write
 from veracal.artifact import PrivateClassifier
 from veracal.calibration import PlattScaling
 from veracal.data import scan_rows

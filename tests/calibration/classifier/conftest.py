@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.calibration.classifier.made import FITS
+from tests.calibration.classifier.sample_classifiers import FITS
 from veracal.calibration import private_classifier as module
 
 

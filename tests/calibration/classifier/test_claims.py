@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from tests.calibration.classifier.made import DATA, Known, X, Y, calibrated, training
+from tests.calibration.classifier.sample_classifiers import (
+    DATA,
+    Known,
+    X,
+    Y,
+    calibrated,
+    training,
+)
 from veracal.accounting import Gaussian, NotPrivate, Unit
 from veracal.calibration import PrivateTemperature
 from veracal.data import Dataset, limit_contributions

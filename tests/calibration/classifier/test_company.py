@@ -7,7 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from tests.calibration.classifier.made import DATA, X, calibrated, training
+from tests.calibration.classifier.sample_classifiers import DATA, X, calibrated, training
 from veracal.calibration.metrics import ece
 from veracal.calibration.private_classifier import Guard
 from veracal.data import Dataset, load, score

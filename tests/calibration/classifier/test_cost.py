@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
+from tests.calibration.classifier.sample_classifiers import (
+    DATA,
+    FITS,
+    Known,
+    calibrated,
+    training,
+)
 from veracal.accounting import Budget, Composed, Parallel, Statement, epsilon_for
 from veracal.calibration import PrivateTemperature, guard_event
 from veracal.calibration import private_classifier as module

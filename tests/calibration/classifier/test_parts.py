@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.calibration.classifier.made import DATA, FITS, Known, X, calibrated
+from tests.calibration.classifier.sample_classifiers import DATA, FITS, Known, X, calibrated
 from veracal.calibration import PrivateBinning, PrivateTemperature
 from veracal.calibration.private_classifier import Guard
 from veracal.data import Dataset

@@ -4,7 +4,13 @@ import pytest
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
-from tests.calibration.classifier.made import DATA, FITS, Known, calibrated, training
+from tests.calibration.classifier.sample_classifiers import (
+    DATA,
+    FITS,
+    Known,
+    calibrated,
+    training,
+)
 from veracal.accounting import Unit
 from veracal.calibration import PrivatePlatt
 from veracal.calibration.private_classifier import Guard

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import softmax
 from sklearn.exceptions import NotFittedError
 
-from tests.calibration.classifier.made import DATA, Known, X, Y, calibrated
+from tests.calibration.classifier.sample_classifiers import DATA, Known, X, Y, calibrated
 from veracal.calibration import PrivateBinning, PrivatePlatt, PrivateTemperature
 from veracal.calibration.maps import Identity, Temperature
 from veracal.calibration.metrics import ece

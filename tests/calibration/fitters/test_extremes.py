@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from tests.calibration.fitters.made import FITTERS, logits
-from tests.calibration.maps.made import strange
+from tests.calibration.fitters.sample_scores import FITTERS, logits
+from tests.calibration.maps.sample_maps import strange
 from veracal.calibration import BetaCalibration, MapFitter, PlattScaling
 from veracal.calibration.maps import from_json
 from veracal.data import Scores

@@ -8,7 +8,7 @@ from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
-from tests.calibration.fitters.made import both_kinds, logits, nll
+from tests.calibration.fitters.sample_scores import both_kinds, logits, nll
 from veracal.calibration import (
     BetaCalibration,
     Bins,

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 
-from tests.calibration.fitters.made import logits
+from tests.calibration.fitters.sample_scores import logits
 from veracal.calibration import (
     BetaCalibration,
     CalibratedClassifier,

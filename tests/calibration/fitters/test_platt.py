@@ -5,7 +5,7 @@ import pytest
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
-from tests.calibration.fitters.made import both_kinds, logits, nll
+from tests.calibration.fitters.sample_scores import both_kinds, logits, nll
 from veracal.calibration import PlattScaling, TemperatureScaling
 from veracal.calibration.maps import Platt
 from veracal.data import Scores

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from tests.calibration.fitters.made import (
+from tests.calibration.fitters.sample_scores import (
     FITTERS,
     LIKELIHOOD,
     SQUARES,

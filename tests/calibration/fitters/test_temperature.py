@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from tests.calibration.fitters.made import both_kinds, logits
+from tests.calibration.fitters.sample_scores import both_kinds, logits
 from veracal.calibration import TemperatureScaling
 from veracal.calibration.fitters import slopes, where_level
 from veracal.calibration.maps import Temperature

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from tests.calibration.fitters.made import logits, nll
+from tests.calibration.fitters.sample_scores import logits, nll
 from veracal.calibration import TemperatureScaling, TwoTemperatureScaling
 from veracal.calibration.fitters import loss_and_slopes
 from veracal.calibration.maps import TwoTemperatures

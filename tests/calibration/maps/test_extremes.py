@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.calibration.maps.made import maps, strange
+from tests.calibration.maps.sample_maps import maps, strange
 from veracal.calibration.maps import (
     Binned,
     CalibrationMap,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.calibration.maps.made import maps
+from tests.calibration.maps.sample_maps import maps
 from veracal.calibration.maps import (
     CalibrationMap,
     Isotonic,

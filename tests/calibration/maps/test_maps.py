@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.calibration.maps.made import LARGE, maps
+from tests.calibration.maps.sample_maps import LARGE, maps
 from veracal.calibration import Bins
 from veracal.calibration.maps import (
     Beta,

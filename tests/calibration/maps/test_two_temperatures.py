@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.calibration.maps.made import LARGE
+from tests.calibration.maps.sample_maps import LARGE
 from veracal.calibration.maps import Temperature, TwoTemperatures
 from veracal.data import Scores
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.made import scores
+from tests.calibration.metrics.sample_scores import scores
 from veracal.calibration import metrics
 from veracal.calibration.metrics import ece
 from veracal.data import Group, Scores, by_group

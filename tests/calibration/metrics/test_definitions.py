@@ -7,7 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from assurance import figures as definitions
-from tests.calibration.metrics.made import scores, tied
+from tests.calibration.metrics.sample_scores import scores, tied
 from veracal.calibration import metrics
 from veracal.data import Scores
 

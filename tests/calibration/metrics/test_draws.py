@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.calibration.metrics.made import scores, tied
+from tests.calibration.metrics.sample_scores import scores, tied
 from veracal.calibration import metrics
 from veracal.calibration.measurement import figure_names
 from veracal.calibration.metrics.base import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from tests.calibration.metrics.made import scores
+from tests.calibration.metrics.sample_scores import scores
 from veracal.calibration import metrics
 from veracal.calibration.measurement import curve
 from veracal.data import Scores

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.calibration.metrics.made import scores
+from tests.calibration.metrics.sample_scores import scores
 from veracal.calibration.bins import Bins, bin_indices
 from veracal.calibration.metrics.base import BinTotals, Outcomes, gap_totals, top_label, two_sum
 from veracal.data import Scores
