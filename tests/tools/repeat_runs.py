@@ -4,7 +4,7 @@
     python -m tests.tools.repeat_runs --summary  # what is known so far, in Markdown
 
 Of ten runs of the suite the first five are as ``make check`` runs it; the other five, and all
-five runs of the gates, have a busy loop on each core beside them and a shuffled order. Every
+five runs of the gates, have a busy loop on each core and a shuffled order. Every
 run that ended is one line of ``build/repeat_runs.jsonl`` with its commit, so that the command
 goes on where it was stopped. ``--any-commit`` counts runs of other commits, too.
 """
@@ -132,7 +132,7 @@ def _is_same(noted: str, commit: str) -> bool:
 def summarize(outcomes: Sequence[Outcome]) -> str:
     """A table in Markdown, with the number of failures below it."""
     lines = [
-        "| run | beside a loop on each core | commit | seconds | result |",
+        "| run | busy loop on each core | commit | seconds | result |",
         "|---|---|---|---:|---|",
     ]
     for one in sorted(outcomes, key=lambda one: (one.what != "suite", one.number)):
