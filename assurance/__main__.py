@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = HERE) -> int:
         ENTROPY.install()
         NOISE.install(importlib.import_module("veracal.mechanisms.discrete_noise"))
     chosen = options.gate or [
-        name for name, gate in gates.items() if wanted(gate, options.long)
+        name for name, gate in gates.items() if is_selected(gate, options.long)
     ]
     if unknown := [name for name in chosen if name not in gates]:
         print(
@@ -174,7 +174,7 @@ def name_of(gate: ModuleType) -> str:
     return getattr(gate, "NAME", gate.__name__.rpartition("gate_")[2])
 
 
-def wanted(gate: ModuleType, long: bool) -> bool:
+def is_selected(gate: ModuleType, long: bool) -> bool:
     """Whether a run that names no gate includes this one."""
     return long or not getattr(gate, "LONG", False)
 
@@ -207,7 +207,7 @@ def verdicts(gates: dict[str, ModuleType], options: argparse.Namespace) -> Itera
     while waiting or running:
         while waiting and len(running) < options.jobs:
             name = waiting.pop(0)
-            running[apart(name, gates[name], options)] = name
+            running[judge_in_child(name, gates[name], options)] = name
         for pipe in wait(list(running)):
             assert isinstance(pipe, Connection)
             name = running.pop(pipe)
@@ -219,7 +219,7 @@ def verdicts(gates: dict[str, ModuleType], options: argparse.Namespace) -> Itera
                 )
 
 
-def apart(name: str, gate: ModuleType, options: argparse.Namespace) -> Connection:
+def judge_in_child(name: str, gate: ModuleType, options: argparse.Namespace) -> Connection:
     """Judge a gate in a child; what its verdict is read from."""
 
     def tell() -> None:

@@ -228,7 +228,7 @@ class RecordingSource:
         return sum(one.event.sensitivity / one.event.noise for one in self.asked)
 
 
-def watched(
+def observe_sources(
     records: Sequence[Scores], relation: Any, rng: np.random.Generator, **more: Any
 ) -> list[RecordingSource]:
     """A source for each of several."""

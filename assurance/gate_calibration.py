@@ -157,13 +157,13 @@ def a_question_too_many(micro: int, shares: Any) -> tuple[int, ...]:
     return (micro // (len(shares) - 1),) * len(shares)
 
 
-def asked_anew(self: QueryRequest, source: Any, request: str | None = None) -> Any:
+def query_under_new_id(self: QueryRequest, source: Any, request: str | None = None) -> Any:
     """Under an id that nobody can repeat."""
     fresh = np.random.default_rng().integers(2**62)
     return source.answer(self.query, micro_epsilon=self.micro_epsilon, request=f"{fresh}")
 
 
-def only_if_kept(map_: CalibrationMap, source: Any, **about: Any) -> Any:
+def charge_if_kept(map_: CalibrationMap, source: Any, **about: Any) -> Any:
     """Look first, and charge only for a map that is kept."""
     if int(BrierGain(map_).evaluate(source._records)[0]) <= 0:
         release = source.answer(BrierGain(Identity()), micro_epsilon=1)
@@ -234,8 +234,8 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.temperature.divide_epsilon": a_question_too_many
     },
     "M20 float Laplace": {ADD: float_laplace},
-    "a retry is asked anew": {"veracal.queries.sources.QueryRequest.ask": asked_anew},
-    "guard charged only if the map is kept": {f"{GATE}.guard_map": only_if_kept},
+    "a retry is asked anew": {"veracal.queries.sources.QueryRequest.ask": query_under_new_id},
+    "guard charged only if the map is kept": {f"{GATE}.guard_map": charge_if_kept},
 }
 
 

@@ -43,7 +43,7 @@ def another_kernel(z: Any, weights: Any) -> Any:
     return result
 
 
-def pairwise_at_even_places(z: Any, weights: Any) -> Any:
+def pairwise_at_even_positions(z: Any, weights: Any) -> Any:
     """A product that rounds otherwise at every other place."""
     if np.ndim(weights) < 2:
         return z * weights
@@ -55,7 +55,7 @@ def pairwise_at_even_places(z: Any, weights: Any) -> Any:
 CORRECT: Product = platt_maps.weighted
 MUTANTS: dict[str, Product] = {
     "another kernel for a few rows": another_kernel,
-    "another order at every other place": pairwise_at_even_places,
+    "another order at every other place": pairwise_at_even_positions,
 }
 
 
@@ -74,7 +74,7 @@ def run(subject: Product, *, long: bool) -> str:
             for kind in ("logits", "probabilities")
             for threads in THREADS
         )
-        many = taken_apart(20)
+        many = check_additive(20)
     assert not moved, f"{moved} records changed bits with their place"
     return f"0 records change bits with their place; {many} sums are those of their records"
 
@@ -116,7 +116,7 @@ def shifted(k: int, kind: str, threads: int) -> int:
     return changed
 
 
-def taken_apart(k: int) -> int:
+def check_additive(k: int) -> int:
     """How many kinds of sums are the sums over their records; one that is not is an error."""
     some, grid = records(60, k, "logits"), ParameterGrid()
     matrix = grid.nearest(np.random.default_rng(k).normal(size=(k, k)), np.zeros(k))

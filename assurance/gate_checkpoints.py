@@ -44,7 +44,7 @@ def afterwards(path: Path, content: bytes) -> None:
     path.chmod(0o600)
 
 
-def over_what_was_left(path: Path, content: bytes) -> None:
+def write_over_old_file(path: Path, content: bytes) -> None:
     """Write over what a killed process left, with the permissions that has."""
     made = path.with_name(f".{path.name}.part")
     with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -58,7 +58,7 @@ CORRECT: Replace = checkpoints._write_atomically
 MUTANTS: dict[str, Replace] = {
     "permissions of any new file, as before": as_any_file,
     "permissions taken away afterwards": afterwards,
-    "written over what was left": over_what_was_left,
+    "written over what was left": write_over_old_file,
 }
 
 

@@ -86,10 +86,12 @@ def run(subject: Subject, *, long: bool) -> str:
     """Guess the records, and look for what the guess would give."""
     with patched(subject), tempfile.TemporaryDirectory() as folder:
         data = load("wine")
-        names = {kept(data, Path(folder, str(turn))) for turn in range(4)}
+        names = {feature_file_name(data, Path(folder, str(turn))) for turn in range(4)}
         assert len(names) == 4, "a name in the cache can be computed from the records"
         for turn in range(4):
-            assert kept(data, Path(folder, str(turn))) in names, "nothing is found again"
+            assert feature_file_name(data, Path(folder, str(turn))) in names, (
+                "nothing is found again"
+            )
         parts = split(load("breast-cancer"), (0.6, 0.0, 0.4), key="k")
         model = OutputPerturbation(2.0, norm=2.0, C=0.1)
         found = audit(model, parts.train, parts.test, runs=3, random_state=0)
@@ -139,7 +141,7 @@ def plain(*texts: bytes) -> set[bytes]:
     }
 
 
-def kept(data: Dataset, folder: Path) -> str:
+def feature_file_name(data: Dataset, folder: Path) -> str:
     """Name under which features of records are kept."""
     extract(data, Scaled(), cache=folder)
     (found,) = (folder / "features").iterdir()

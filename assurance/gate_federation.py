@@ -26,10 +26,10 @@ from assurance.federations import (
     joined,
     methods,
     neighbors,
+    observe_sources,
     recalibrated,
     replayed,
     shifted,
-    watched,
 )
 from assurance.ledgers import FORGOTTEN, Patches, patched
 from veracal.accounting import Budget, DiscreteLaplace, epsilon_for, micro_epsilon
@@ -134,7 +134,8 @@ def answering_forgotten(releases: Any, unit: Any, **about: Any) -> Any:
     """State what the sources were asked that answered everything."""
     answered = [
         replace(
-            r, requested={p: e for p, e in r.requested.items() if p not in silent_in(releases)}
+            r,
+            requested={p: e for p, e in r.requested.items() if p not in dropouts_of(releases)},
         )
         if isinstance(r, PooledRelease)
         else r
@@ -143,7 +144,7 @@ def answering_forgotten(releases: Any, unit: Any, **about: Any) -> Any:
     return combined_statement(answered, unit, **about)
 
 
-def silent_in(releases: Any) -> set[Any]:
+def dropouts_of(releases: Any) -> set[Any]:
     """Sources that dropped out once."""
     return {path for r in releases for path in r.dropped()}
 
@@ -241,7 +242,7 @@ def replay(name: str, method: Method, rng: np.random.Generator) -> tuple[int, fl
     for relation in RELATIONS:
         parts = [shifted(int(n), rng) for n in (40, 25, 60)]
         first, second = neighbors(parts[0], relation, rng)
-        sources = watched([first, *parts[1:]], relation, rng)
+        sources = observe_sources([first, *parts[1:]], relation, rng)
         result = method.run(Pool(sources))
         others = replayed([second, *parts[1:]], sources)
         again = method.run(Pool(others))
@@ -330,7 +331,7 @@ def several(rng: np.random.Generator) -> None:
     """Who has records at two sources pays at both, also at one that fell silent at the end."""
     for last in (2, math.inf):
         records = [shifted(1_500, rng, temperature=5.0) for _ in range(3)]
-        sources = watched(records, "add-remove", rng)
+        sources = observe_sources(records, "add-remove", rng)
         sources[2].answers = last
         result = recalibrated(Pool(sources, min_sources=2), method="acc-t", at_sources=3)
         promised("recalibrate at three sources", result, sources, 3)

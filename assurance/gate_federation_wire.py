@@ -214,12 +214,12 @@ def run(subject: Patches, *, long: bool) -> str:
     m = 3 if subject is not CORRECT else 8 if long else 5
     with ledgers.patched(subject) as folder, small_blocks():
         PARTIES[:] = [party(folder, number) for number in range(m)]
-        silenced(PARTIES[:2], every=1)
+        check_dropouts(PARTIES[:2], every=1)
         for number, (name, lie) in enumerate(LIES.items()):
-            result = lied(name, lie, PARTIES[:3])
+            result = check_lie(name, lie, PARTIES[:3])
             if long or number % 3 == 1:
                 without_a_trace(f"with {name}", result, PARTIES[1:3])
-        silenced(PARTIES, every=1 if long else 8)
+        check_dropouts(PARTIES, every=1 if long else 8)
     return (
         f"{len(LIES)} lies and {2**m} silent sets of {m} sources: finite or refused, and no "
         "trace of dropouts"
@@ -274,7 +274,7 @@ def run_recalibration(parties: list[Party], *, method: str = "pooled") -> Recali
     return result
 
 
-def lied(name: str, lie: Change, parties: list[Party]) -> Recalibration:
+def check_lie(name: str, lie: Change, parties: list[Party]) -> Recalibration:
     """A lying source drops out with a reason, and the others continue."""
     liar, *honest = parties
     liar.lie, liar.other = lie, honest[0]
@@ -289,7 +289,7 @@ def lied(name: str, lie: Change, parties: list[Party]) -> Recalibration:
     return result
 
 
-def silenced(parties: list[Party], *, every: int) -> None:
+def check_dropouts(parties: list[Party], *, every: int) -> None:
     """Every set of silent sources, from the start or after their first answers."""
     for number, silent in enumerate(product((False, True), repeat=len(parties))):
         for one, is_silent in zip(parties, silent, strict=True):

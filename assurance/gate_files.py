@@ -119,13 +119,13 @@ def run(subject: Loader, *, long: bool) -> str:
         with tempfile.TemporaryDirectory() as folder:
             root, outside = Path(folder) / "root", Path(folder) / "outside"
             root.mkdir()
-            outcome = tried(subject, attack(root, outside))
+            outcome = try_loading(subject, attack(root, outside))
             assert not outside.exists() or (outside / "planted").exists(), f"{name}: code ran"
             assert outcome == "refused", f"{name}: {outcome}"
     return f"{len(ATTACKS)} attacks refused within {MOST_MEMORY // 2**20} MB"
 
 
-def tried(subject: Loader, path: Path) -> str:
+def try_loading(subject: Loader, path: Path) -> str:
     """Load in a process of its own and say what came of it."""
     try:
         return str(servers.run_in_fork(_attempt, subject, path, cpu=MOST_SECONDS))

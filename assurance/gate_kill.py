@@ -244,7 +244,7 @@ def judge(
     assert ledger.spent().epsilon == spent, f"{where}: {len(found)} entries, not all paid"
     if kind == "charge without id" and new:
         return  # paid, and nothing was released; made again it is another charge
-    result = again(request, ledger, where)
+    result = repeat_request(request, ledger, where)
     after = ledgers.verified(ledger)
     assert len(after) == len(before) + request.adds, f"{where}: charged twice, or not at all"
     assert after[: len(found)] == found, f"{where}: what was there has changed"
@@ -254,7 +254,7 @@ def judge(
         assert entry, f"{where}: the answer is not the one that was kept"
 
 
-def again(request: Request, ledger: Ledger, where: str) -> object:
+def repeat_request(request: Request, ledger: Ledger, where: str) -> object:
     """The result of a request, which must end as its kind does."""
     try:
         result = request.make(ledger)

@@ -212,14 +212,14 @@ def lowest_bits(values: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Seen:
+class LowBits:
     """What an attacker looks at: lowest bits and sizes of released numbers."""
 
     bits: Floats
     sizes: Floats
 
     @classmethod
-    def of(cls, values: Floats) -> "Seen":
+    def of(cls, values: Floats) -> "LowBits":
         """Of some releases."""
         return cls(lowest_bits(values), np.abs(values))
 
@@ -230,7 +230,7 @@ class Seen:
         return found
 
 
-def events(*seen: Seen) -> Iterator[tuple[float, float]]:
+def events(*seen: LowBits) -> Iterator[tuple[float, float]]:
     """Events about low-order bits, of small values and of all: the largest bit and value."""
     bits, sizes = (
         np.concatenate([getattr(s, name) for s in seen]) for name in ("bits", "sizes")
@@ -243,17 +243,19 @@ def events(*seen: Seen) -> Iterator[tuple[float, float]]:
 
 def proved(one: Floats, other: Floats, measure: Callable[[float, float], float]) -> float:
     """What the best event proves: chosen on one half of the draws, counted on the other."""
-    halves = [(Seen.of(one[half::2]), Seen.of(other[half::2])) for half in (0, 1)]
+    halves = [(LowBits.of(one[half::2]), LowBits.of(other[half::2])) for half in (0, 1)]
 
     def score(event: tuple[float, float], half: int) -> float:
         here, there = (seen.happened(event) for seen in halves[half])
-        return max(told(here, there, measure), told(there, here, measure))
+        return max(proved_epsilon(here, there, measure), proved_epsilon(there, here, measure))
 
     best = max(events(*halves[0]), key=lambda event: score(event, 0))
     return score(best, 1)
 
 
-def told(here: Bools, there: Bools, measure: Callable[[float, float], float]) -> float:
+def proved_epsilon(
+    here: Bools, there: Bools, measure: Callable[[float, float], float]
+) -> float:
     """What an event proves that is likelier here than there."""
     n, k, other = len(here), int(here.sum()), int(there.sum())
     if k == 0:
@@ -359,7 +361,9 @@ def objectives(n: int) -> Iterator[float]:
         yield share(f"objective, d = {d}", proved(draws[0][:, 0], draws[1][:, 0], epsilon), 1.0)
         if d == 1:
             seen = [~reproduced(tasks[0], some, penalty) for some in draws]
-            yield share("objective, by the solver", told(seen[1], seen[0], epsilon), 1.0)
+            yield share(
+                "objective, by the solver", proved_epsilon(seen[1], seen[0], epsilon), 1.0
+            )
     fitted = model.fit_records(table([*zero, [1.0] * d]))
     units = fitted.coef_ / step
     assert fitted.private_ and (units == np.rint(units)).all(), "weights lie off the grid"

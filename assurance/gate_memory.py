@@ -51,7 +51,7 @@ def whole_file(path: Path, schema: Schema) -> Iterator[Any]:
     return iter([load(path, schema=schema)]) if path.is_file() else scan(path, schema)
 
 
-def batches_kept(path: Path, schema: Schema) -> Iterator[Any]:
+def keep_batches(path: Path, schema: Schema) -> Iterator[Any]:
     """Keep every batch."""
     return iter(list(scan(path, schema)))
 
@@ -66,7 +66,7 @@ def never_let_go(path: Path, schema: Schema) -> Iterator[Any]:
 CORRECT: Pass = scan
 MUTANTS: dict[str, Pass] = {
     "the whole file at once": whole_file,
-    "batches kept": batches_kept,
+    "batches kept": keep_batches,
     "rows mapped and never let go": never_let_go,
 }
 

@@ -85,7 +85,9 @@ def objective(subject: Subject, k: int, d: int, rule: str, runs: int) -> float:
         gaps = np.linalg.norm(result - drawn.reshape(result.shape), axis=2)
         size = np.linalg.norm(result, axis=2) + penalty * np.linalg.norm(weights, axis=2)
         worst = max(worst, float((gaps / size).max()))
-        check_law(np.linalg.norm(result, axis=2).ravel() / scale, stats.gamma(d + 1), rule)
+        check_distribution(
+            np.linalg.norm(result, axis=2).ravel() / scale, stats.gamma(d + 1), rule
+        )
     assert worst <= EXACT, f"{k} classes, {rule}: a run misses its minimizer by {worst:.1e}"
     return worst
 
@@ -119,10 +121,10 @@ def output(subject: Subject, k: int, delta: float, runs: int) -> None:
     else:
         std = gaussian_noise_multiplier(Budget(2.0, delta)) * math.sqrt(models) * moved
         lengths, law = np.linalg.norm(noise, axis=1) / std, stats.chi(4)
-    check_law(lengths, law, f"output perturbation, {k} classes, delta={delta}")
+    check_distribution(lengths, law, f"output perturbation, {k} classes, delta={delta}")
 
 
-def check_law(lengths: Floats, law: Any, what: str) -> None:
+def check_distribution(lengths: Floats, law: Any, what: str) -> None:
     """Lengths of noise have the law they should have."""
     result = stats.kstest(lengths, law.cdf).pvalue
     assert result > ALPHA, f"{what}: the noise has another length, p = {result:.1e}"

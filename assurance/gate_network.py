@@ -76,7 +76,7 @@ def unclipped(norms: Any, clip: ClipRule, slack: float) -> Any:
     return replace(selected, factors=torch.ones_like(selected.factors))
 
 
-def broken_kept(norms: Any, clip: ClipRule, slack: float) -> Any:
+def keep_nonfinite(norms: Any, clip: ClipRule, slack: float) -> Any:
     """Multiply nonfinite gradients by a factor, like all others."""
     finite = torch.where(norms.isfinite(), norms, 1.0)
     return replace(choose(finite, clip, slack), kept=None)
@@ -226,7 +226,7 @@ MUTANTS: dict[str, Patches] = {
         **summed_otherwise(clipped_whole),
     },
     "clip per parameter": {ADDING + "add_clipped": by_layer},
-    "M8 what is not finite passes": {ADDING + "_clip_factors": broken_kept},
+    "M8 what is not finite passes": {ADDING + "_clip_factors": keep_nonfinite},
     "M9 clip to the median norm": {ADDING + "_clip_factors": to_median},
     "M12 mean over the realized batch": summed_otherwise(
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / rows)

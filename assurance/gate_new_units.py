@@ -88,7 +88,7 @@ def recorded_at_once(store: PartitionStore, dataset: Dataset, **how: bool) -> An
     return found
 
 
-def told_afterwards(account: charging.DataAccount, jobs: Any) -> Any:
+def notify_after_charge(account: charging.DataAccount, jobs: Any) -> Any:
     """Charge first, and tell then."""
     found = CHARGE(account, jobs)
     if account.records.notice is not None and account._on_notice is not None:
@@ -113,12 +113,12 @@ def refused(records: Any, on_notice: Any) -> None:
         raise LedgerError("None of these units is known.")
 
 
-def drawn_later(config: Config, records: Any, ledger: Ledger) -> Any:
+def draw_new_units_later(config: Config, records: Any, ledger: Ledger) -> Any:
     """Let units that are new draw a partition in a later measurement."""
     return charging._assign(config, records, ledger)[2]
 
 
-def shown(notice: AssignmentNotice) -> str:
+def print_notice(notice: AssignmentNotice) -> str:
     """Show the figures wherever a notice is printed."""
     return f"AssignmentNotice({vars(notice)})"
 
@@ -135,20 +135,20 @@ MUTANTS = {
     "told after the charge": Subject(
         (
             ("veracal.workflow.charging.send_notice", lambda *_: None),
-            ("veracal.workflow.charging.DataAccount.charge", told_afterwards),
+            ("veracal.workflow.charging.DataAccount.charge", notify_after_charge),
         )
     ),
     "the number of new units is in the results": patched(
         "veracal.workflow.running.build_results", in_the_results
     ),
     "figures are shown by repr": patched(
-        "veracal.ledger.partitions.AssignmentNotice.__repr__", shown
+        "veracal.ledger.partitions.AssignmentNotice.__repr__", print_notice
     ),
     "a table of new units alone is refused": patched(
         "veracal.workflow.charging.send_notice", refused
     ),
     "a later measurement lets new units draw": patched(
-        "veracal.workflow.running.assign_recorded", drawn_later
+        "veracal.workflow.running.assign_recorded", draw_new_units_later
     ),
 }
 

@@ -81,7 +81,9 @@ def by_row_number(data: Dataset, path: Path, fresh: bool, kind: type[PartitionSt
     return by_store(data._changed(slots=np.arange(len(data))), path, fresh, kind)
 
 
-def drawn_again(data: Dataset, path: Path, fresh: bool, kind: type[PartitionStore]) -> Split:
+def redraw_unrecorded(
+    data: Dataset, path: Path, fresh: bool, kind: type[PartitionStore]
+) -> Split:
     """Let a record without an entry draw: a corrected one draws a second time."""
     if data.units is not None or data.slots is not None:
         return by_store(data, path, fresh, kind)
@@ -174,7 +176,7 @@ MUTANTS: dict[str, Subject] = {
     "hash of features, drawn anew": Subject(split=by_features),
     "hash of features, recorded": Subject(split=features_stored),
     "row number under replace-one": Subject(split=by_row_number),
-    "row without record drawn again": Subject(split=drawn_again),
+    "row without record drawn again": Subject(split=redraw_unrecorded),
     "secret draws in every run": Subject(split=by_secret_draws),
     "unkeyed hashes in the file": Subject(store=Unkeyed),
     "digests and ids in the file": Subject(store=Plain),

@@ -82,7 +82,7 @@ def whole_state(model: Any) -> Any:
     return BaseEstimator.__getstate__(model)
 
 
-def records_kept(model: Any, facts: Any) -> Any:
+def keep_records(model: Any, facts: Any) -> Any:
     """Remember the records of the fit."""
     model._last = facts.X
     return fitted(model, facts)
@@ -104,7 +104,7 @@ MUTANTS: dict[str, Patches] = {
         **ALLOWED,
     },
     "a model keeps its records": {
-        "veracal.training.base.PrivateEstimator._fitted": records_kept
+        "veracal.training.base.PrivateEstimator._fitted": keep_records
     },
     "a model keeps their number": {"veracal.training.base.PrivateEstimator._fitted": counted},
 }
@@ -198,7 +198,7 @@ def classes() -> Iterator[type]:
                 yield one
 
 
-def made(folder: Path) -> Iterator[Any]:
+def fit_estimators(folder: Path) -> Iterator[Any]:
     """All estimators, fitted, and used once: some find out things at the first call."""
     for make in MODELS:
         model = make().fit_records(RECORDS)
@@ -291,7 +291,7 @@ def run(subject: Patches, *, long: bool) -> str:
         warnings.simplefilter("ignore")
         for name, instead in subject.items():
             stack.enter_context(mock.patch(name, instead))
-        for model in made(Path(folder)):
+        for model in fit_estimators(Path(folder)):
             known.add(type(model).__name__)
             checked += check_copies(model)
         check_others(Path(folder))

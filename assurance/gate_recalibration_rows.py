@@ -29,7 +29,7 @@ def padded_only(model: Any, X: Any, classes: int, *, without_errors: bool = Fals
         return compute_logits(model, X, classes, without_errors=without_errors)
 
 
-def errors_shown(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
+def pass_errors(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
     """Let errors of the model through."""
     return compute_logits(model, X, classes)
 
@@ -44,7 +44,7 @@ CORRECT = Subject()
 MUTANTS = {
     "logits of all rows in one product": Subject(logits_of=all_at_once),
     "logits by place in a block": Subject(logits_of=padded_only),
-    "errors tell of a record": Subject(logits_of=errors_shown),
+    "errors tell of a record": Subject(logits_of=pass_errors),
     "logits less their mean": Subject(logits_of=normalized),
 }
 

@@ -189,7 +189,7 @@ def run(subject: Patches, *, long: bool) -> str:
         check_costs(harmless)
         check_internal()
         elements = hostile(step=1 if long else FEW)
-        odd = odd_numbers()
+        odd = invalid_numbers()
     return (
         f"{len(PAYLOADS)} hostile names made none of {elements:,} elements and attributes; "
         f"{odd} odd numbers shown as words; policy exact; internal figures on their page alone"
@@ -347,7 +347,7 @@ def check_costs(parsed: Page) -> None:
     assert all(float(e) >= EPSILON and float(d) >= DELTA for e, d in cells), f"only {cells}"
 
 
-def odd_numbers() -> int:
+def invalid_numbers() -> int:
     """Put invalid values in place of numbers."""
     for odd in ODD:
         malformed = results(HARMLESS, number=odd)

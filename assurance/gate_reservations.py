@@ -420,7 +420,7 @@ def a_curve_is_read_after_the_record(holder: Curator, ledger: Ledger) -> None:
     assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for one request"
 
 
-def nothing_is_left_in_memory(holder: Curator, ledger: Ledger) -> None:
+def check_no_weights_in_memory(holder: Curator, ledger: Ledger) -> None:
     """Interrupted before the record, a fit leaves no weights in the caller's hands."""
     model = Model(error=KeyboardInterrupt())
     with suppress(KeyboardInterrupt):
@@ -436,5 +436,5 @@ SCENARIOS: Sequence[Callable[[Curator, Ledger], None]] = (
     every_attempt_with_a_hook,
     every_attempt_with_an_observer,
     a_curve_is_read_after_the_record,
-    nothing_is_left_in_memory,
+    check_no_weights_in_memory,
 )

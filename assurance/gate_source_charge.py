@@ -140,9 +140,9 @@ def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: b
         "bins": int(rng.integers(2, 9)),
         "clamp": float(rng.choice([0.5, 4.0, 10.0])),
         "budget": Budget(TOTAL, delta, relation, unit),
-        "records": drawn(30, rows, rng),
+        "records": draw_scores(30, rows, rng),
     }
-    with sources.enrolled(subject, heads=False, **terms) as north, watched() as seen:
+    with sources.enrolled(subject, heads=False, **terms) as north, observe() as seen:
         broken(north, seen)
         for _ in range(each):
             query_source(north, seen, rng, gaussian=gaussian)
@@ -155,7 +155,7 @@ def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: b
         return len(north.ledger.entries())
 
 
-def drawn(n: int, rows: int, rng: np.random.Generator) -> Scores:
+def draw_scores(n: int, rows: int, rng: np.random.Generator) -> Scores:
     """Adversarial logits of units with as many rows as they may have."""
     while (result := adversarial_scores(n, rng, classes=3)).kind != "logits":
         continue
@@ -163,16 +163,16 @@ def drawn(n: int, rows: int, rng: np.random.Generator) -> Scores:
     return Scores.from_logits(result.values, result.known_labels, units=units)
 
 
-class Seen(Tape):
+class Observed(Tape):
     """What was read, and the noise that was drawn for it."""
 
     queries: list[Query]
 
 
 @contextmanager
-def watched() -> Iterator[Seen]:
+def observe() -> Iterator[Observed]:
     """Note every look at the records, and every draw."""
-    seen = Seen([])
+    seen = Observed([])
     seen.queries = []
 
     def looked(query: Query, records: Scores) -> Any:
@@ -191,7 +191,7 @@ EVALUATED = serving.evaluate_query
 
 
 def query_source(
-    north: EnrolledSource, seen: Seen, rng: np.random.Generator, *, gaussian: bool
+    north: EnrolledSource, seen: Observed, rng: np.random.Generator, *, gaussian: bool
 ) -> None:
     """One random query; if it is answered, it was charged, and for no less than it tells."""
     kind = str(rng.choice(north.terms.kinds))
@@ -264,7 +264,7 @@ HARD = Scores.from_logits(
 )
 
 
-def broken(north: EnrolledSource, seen: Seen) -> None:
+def broken(north: EnrolledSource, seen: Observed) -> None:
     """A charge that fails leaves no answer; made again it is charged once."""
     raw = north.raw(micro_epsilon=1_000) if not north.terms.delta else None
     if raw is None:

@@ -79,7 +79,7 @@ def run(subject: Patches, *, long: bool) -> str:
     """Ask again, ask something else under the same id, and ask from several processes."""
     times = 100 if subject is not CORRECT else 10_000 if long else 300
     with sources.enrolled(subject, epsilon=1.0) as north:
-        others = again(north, times)
+        others = repeat_query(north, times)
         another_body(north, times)
         together(north, times // 20)
         entries = sources.verified(north)
@@ -92,12 +92,12 @@ def run(subject: Patches, *, long: bool) -> str:
     )
 
 
-def again(north: EnrolledSource, times: int) -> int:
+def repeat_query(north: EnrolledSource, times: int) -> int:
     """The same query in other words, between others; how many others there were."""
     first = north.server.reply(north.raw(micro_epsilon=COST))
     assert sources.is_answer(north, first), "a proper request was refused"
     others = 0
-    for number, raw in enumerate(worded(north, times)):
+    for number, raw in enumerate(vary_query(north, times)):
         if number % (times // 5) == 1:  # the ledger goes on meanwhile
             north.ask("bins", micro_epsilon=COST + others)
             others += 1
@@ -109,7 +109,7 @@ def again(north: EnrolledSource, times: int) -> int:
     return others
 
 
-def worded(north: EnrolledSource, times: int) -> Iterator[bytes]:
+def vary_query(north: EnrolledSource, times: int) -> Iterator[bytes]:
     """One query, asked in different rounds and after different heads."""
     head = next(iter(sources.heads_in(north.folder / "heads", north)))
     for number in range(times):

@@ -34,14 +34,14 @@ EXTREME = 1e300
 # ---------------------------------------------------------------- mutants
 
 
-def places_of(server: SourceServer) -> threading.BoundedSemaphore:
+def slots_of(server: SourceServer) -> threading.BoundedSemaphore:
     """Places of the former code."""
     return server.__dict__.setdefault("places", threading.BoundedSemaphore(8))
 
 
 def until_it_is_ready(self: SourceServer, raw: bytes, start: float, done: Any) -> None:
     """The former code: a place is free once the reply is ready."""
-    places = places_of(self)
+    places = slots_of(self)
 
     def work() -> None:
         try:

@@ -132,11 +132,11 @@ def noticed(
     assert again.reply(old) == server.refusal, f"{where}: an older ledger repeats itself"
     assert len(north.ledger.entries()) == held, f"{where}: an older ledger is charged"
     if before.head.index % 10 == 1:
-        healed(where, north, now)
+        check_recovery(where, north, now)
     put(north, now)
 
 
-def healed(where: str, north: EnrolledSource, now: Past) -> None:
+def check_recovery(where: str, north: EnrolledSource, now: Past) -> None:
     """The owner reads what happened, and the right ledger is served again."""
     assert "older copy" in north.why, f"{where}: its owner is not informed"
     put(north, now)

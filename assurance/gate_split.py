@@ -117,7 +117,7 @@ def run(subject: Dealer, *, long: bool) -> str:
     """Replay the deal on neighbors."""
     rng, neighbors, alike = np.random.default_rng(0), 0, 0
     for _ in range(300 if long else 40):
-        data = people(int(rng.integers(20, 120)), rng)
+        data = make_units(int(rng.integers(20, 120)), rng)
         for unit in rng.permutation(np.unique(data.units))[:10]:
             compare(subject(data, key=KEY), subject(without(data, unit), key=KEY), unit)
             neighbors += 1
@@ -166,7 +166,7 @@ def typed(subject: Dealer, frame: pl.DataFrame) -> Dataset:
     return Dataset(X, frame["y"].to_numpy(), ("a", "b"), row_digests=digests)
 
 
-def people(n: int, rng: np.random.Generator) -> Dataset:
+def make_units(n: int, rng: np.random.Generator) -> Dataset:
     """Rows that carry their own number, about three to a unit."""
     units = np.array([f"p{i}" for i in rng.integers(n // 3, size=n)], dtype=TEXT)
     return Dataset(

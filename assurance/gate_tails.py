@@ -96,12 +96,12 @@ def twice(source: Source, query: Any, n: int) -> np.ndarray:
     return source.ask(query, n, "a") + source.ask(query, n, "b")
 
 
-def beside_another(source: Source, query: Any, n: int) -> np.ndarray:
+def subtract_other_answer(source: Source, query: Any, n: int) -> np.ndarray:
     """Less the answer to a question that the record has no part in."""
     return source.ask(query, n, "a") - source.ask(NOTHING, n, "b")
 
 
-def beside_a_simulation(source: Source, query: Any, n: int) -> np.ndarray:
+def subtract_simulated_answer(source: Source, query: Any, n: int) -> np.ndarray:
     """Less what the attacker's own holder of no records answers."""
     empty = source.holder._records.take(np.arange(0))
     folder = source.holder.ledger.path.parent
@@ -140,8 +140,8 @@ SHARP = [  # where the sensitivity is reached, so that the bound must come near 
 SAFE = [
     Case(Count(), RIGHT, NONE, "add-remove", and_its_retry),
     Case(Count(), RIGHT, NONE, "add-remove", twice),
-    Case(Count(), RIGHT, NONE, "add-remove", beside_another),
-    Case(Count(), RIGHT, NONE, "add-remove", beside_a_simulation),
+    Case(Count(), RIGHT, NONE, "add-remove", subtract_other_answer),
+    Case(Count(), RIGHT, NONE, "add-remove", subtract_simulated_answer),
     Case(NUMBER, numbers(7), numbers(), "add-remove", once),
     Case(NUMBER, numbers(7), numbers(1), "replace-one", once),
     Case(NUMBER, numbers(8), numbers(), "add-remove", once),
@@ -155,7 +155,7 @@ SAFE = [
 # ---------------------------------------------------------------- mutants
 
 
-def drawn(factor: float, rng: Any = None) -> Callable[..., np.ndarray]:
+def draw_wrong_noise(factor: float, rng: Any = None) -> Callable[..., np.ndarray]:
     """Noise of the right form and the wrong size."""
 
     def add(units: np.ndarray, scale: float) -> np.ndarray:
@@ -172,11 +172,11 @@ def gaussian(units: np.ndarray, scale: float) -> np.ndarray:
 
 
 def one_sided(units: np.ndarray, scale: float) -> np.ndarray:
-    return units + np.abs(drawn(1.0)(0 * units, scale))
+    return units + np.abs(draw_wrong_noise(1.0)(0 * units, scale))
 
 
 def exact_if_empty(units: np.ndarray, scale: float) -> np.ndarray:
-    return drawn(1.0)(units, scale) if units.any() else units
+    return draw_wrong_noise(1.0)(units, scale) if units.any() else units
 
 
 KEPT: dict[int, np.ndarray] = {}
@@ -238,13 +238,13 @@ def bound_from_records(values: Any, bounds: Bounds, grid: Any) -> np.ndarray:
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M1 no noise": {ADD: lambda units, scale: units},
-    "M2 half the noise": {ADD: drawn(0.5)},
-    "M3 noise times 0.85": {ADD: drawn(0.85)},
+    "M2 half the noise": {ADD: draw_wrong_noise(0.5)},
+    "M3 noise times 0.85": {ADD: draw_wrong_noise(0.85)},
     "M4 sensitivity halved": {EVENT: half_sensitivity},
     "sensitivity forgotten": {EVENT: scale_as_multiplier},
     "M8 NaN passes": {REACH: nan_passes},
     "M9 bound from the records": {REACH: bound_from_records},
-    "M15 fixed seed": {ADD: drawn(1.0, lambda: np.random.default_rng(0))},
+    "M15 fixed seed": {ADD: draw_wrong_noise(1.0, lambda: np.random.default_rng(0))},
     "M16 noise reused": {ADD: reused},
     "M19 retry redraws": {ANSWER: redraws},
     "charged once, answered twice": {ANSWER: answers_twice},

@@ -140,7 +140,7 @@ def unlocked(path: Path) -> Iterator[object]:
         yield connection
 
 
-def kept_but_drawn_again(connection, asked: ChargeRequest) -> object:
+def answer_again_with_new_noise(connection, asked: ChargeRequest) -> object:
     """Find the earlier entry, and answer with something new."""
     found = ledger_tables.find(connection, asked.request or "", asked.run or 0)
     if found is None or found[1] is None:
@@ -151,7 +151,7 @@ def kept_but_drawn_again(connection, asked: ChargeRequest) -> object:
 _insert = ledger_tables.append  # before any patch
 FORGOTTEN: Patches = {SCHEMA: without(DEBIT)}
 AFTERWARDS: Patches = {SCHEMA: without(DEBIT), ENTER: enter_in_two}
-REDRAWN: Patches = {KEPT: kept_but_drawn_again}
+REDRAWN: Patches = {KEPT: answer_again_with_new_noise}
 APART: Patches = {
     SCHEMA: without(DEBIT),
     WRITING: unlocked,

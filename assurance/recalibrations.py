@@ -26,7 +26,7 @@ FITS: list[TrainingData] = []
 ASKED: list[Scores] = []
 
 
-class Known(LinearClassifier):
+class PublicWeights(LinearClassifier):
     """Public weights that are charged as if they had been learnt."""
 
     def __init__(
@@ -87,13 +87,13 @@ def fitted(subject: Subject, data: Dataset, **settings: Any) -> Any:
     """A fit, and in ``FITS`` and ``ASKED`` what it looked at."""
     FITS.clear()
     ASKED.clear()
-    return made(subject, **settings).fit_records(data)
+    return make_classifier(subject, **settings).fit_records(data)
 
 
-def made(subject: Subject, **settings: Any) -> PrivateCalibratedClassifier:
+def make_classifier(subject: Subject, **settings: Any) -> PrivateCalibratedClassifier:
     """A classifier of the subject's, with everything to ask for."""
     usual = {"method": PrivateTemperature(micro_epsilon=MAP), "guard": Guard(GUARD / 1e6)}
-    return subject.classifier(Known(), **{**usual, **settings})
+    return subject.classifier(PublicWeights(), **{**usual, **settings})
 
 
 def records(rng: np.random.Generator, n: int = 200, size: int = 200) -> Dataset:

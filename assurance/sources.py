@@ -175,7 +175,7 @@ def unchecked(*_: object) -> None:
     """Check nothing."""
 
 
-def drawn_again(connection: Any, pending: ChargeRequest) -> Any:
+def redraw_answer(connection: Any, pending: ChargeRequest) -> Any:
     """Find the earlier entry, and answer with other noise."""
     result = FIND(connection, pending)
     if result is None or result[1] is None:
@@ -186,5 +186,5 @@ def drawn_again(connection: Any, pending: ChargeRequest) -> Any:
 
 
 FIND = ledger_charge._find_previous
-REDRAWN: Patches = {ledgers.KEPT: drawn_again}
+REDRAWN: Patches = {ledgers.KEPT: redraw_answer}
 KEPT_HEAD: Callable[[SignedHeads, Head], None] = SignedHeads.keep

@@ -365,14 +365,14 @@ def _build(work: Path, source: Package, progress: Progress | None, limits: Limit
     total, done = sum(file.size for file in source.files), 0
     for file in source.files:
         check_file(file, raw[file.member])
-        _place(file, raw[file.member], work / "set" / file.path)
+        _store(file, raw[file.member], work / "set" / file.path)
         done += file.size
         if progress:
             progress(done, total)
     _write_manifest(work / "set", source.files)
 
 
-def _place(file: File, raw: Path, target: Path) -> None:
+def _store(file: File, raw: Path, target: Path) -> None:
     """Move a checked file to its path, converting it if necessary."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if file.convert is None:

@@ -131,7 +131,7 @@ def row_of(audit: Audit) -> Row:
     return Row(*percent, **told)
 
 
-def apart(mine: Row, printed: Row, runs: int) -> dict[str, float]:
+def differences(mine: Row, printed: Row, runs: int) -> dict[str, float]:
     """How far a row is from the printed one.
 
     Standard errors are those of the difference of two means over independent runs, from both
@@ -181,7 +181,7 @@ def told(rows: Iterable[dict[str, Any]]) -> str:
     for found in rows:
         mine, runs = Row(**found["row"]), found["audit"]["runs"]
         printed = PUBLISHED[found["set"], found["epsilon"]]
-        off, mean = apart(mine, printed, runs), found["audit"]["mean"]
+        off, mean = differences(mine, printed, runs), found["audit"]["mean"]
         lines.append(
             f"| {found['setting']} | {found['set']} | {found['epsilon']:g} | {mine.mean:.3f} | "
             f"{mean['low']:.3f} to {mean['high']:.3f} | {mine.deviation:.2f} | "

@@ -94,7 +94,7 @@ def _parts(name: str) -> Callable[[int], tuple[Dataset, Dataset]]:
     return parts
 
 
-def _pictures(name: str) -> Callable[[int], tuple[Dataset, Dataset]]:
+def _image_features(name: str) -> Callable[[int], tuple[Dataset, Dataset]]:
     """Pictures through a network that was trained on others."""
 
     def parts(seed: int) -> tuple[Dataset, Dataset]:
@@ -117,8 +117,8 @@ def _sentences(seed: int) -> tuple[Dataset, Dataset]:
 TASKS = (
     Task("digits", _whole("digits"), batch=256),
     Task("mnist", _parts("mnist")),
-    Task("cifar10 on EfficientNet-Lite0", _pictures("cifar10")),
-    Task("chest X-rays on EfficientNet-Lite0", _pictures("chest-xray"), batch=256),
+    Task("cifar10 on EfficientNet-Lite0", _image_features("cifar10")),
+    Task("chest X-rays on EfficientNet-Lite0", _image_features("chest-xray"), batch=256),
     Task("sst2 on MiniLM", _sentences, clip=0.1),
     Task("mammography", _whole("mammography"), batch=128),
     Task("credit", _whole("credit"), batch=128),

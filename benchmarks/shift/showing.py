@@ -147,7 +147,7 @@ def _open(results: list[Result]) -> float:
 
 def words(corruption: str) -> str:
     """A name for people."""
-    return "frost (made texture)" if corruption == FROST else corruption.replace("_", " ")
+    return "frost (synthetic texture)" if corruption == FROST else corruption.replace("_", " ")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -30,7 +30,7 @@ WORDS = ["recalibrate", "m", "--sources", "study/federation.toml", "--epsilon", 
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
+def prepared(tmp_path_factory):
     """A model and a federation, which tests get copies of."""
     root = tmp_path_factory.mktemp("federation")
     federation(root / "study", model(root / "m"), deadline=1.0)
@@ -38,9 +38,9 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def place(made, tmp_path):
+def place(prepared, tmp_path):
     for name in ("m", "study"):
-        shutil.copytree(made / name, tmp_path / name)
+        shutil.copytree(prepared / name, tmp_path / name)
     return tmp_path
 
 
@@ -165,8 +165,10 @@ def test_another_model_is_refused_and_the_sources_named(run):
     assert "than that of North, South, West [red]" in err
 
 
-def test_who_cannot_pay_is_named_or_left_out_uncharged(run, made, tmp_path):
-    federation(tmp_path / "poor", made / "m", deadline=1.0, epsilon=3.0, more="min_sources = 2")
+def test_who_cannot_pay_is_named_or_left_out_uncharged(run, prepared, tmp_path):
+    federation(
+        tmp_path / "poor", prepared / "m", deadline=1.0, epsilon=3.0, more="min_sources = 2"
+    )
     words = ["recalibrate", "m", "--sources", "poor/federation.toml", "--map-out", "a.json"]
     code, _, err = run(*words, "--epsilon", "4")
     assert code == 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.shift import logits as module
-from benchmarks.shift.__main__ import parser, wanted
+from benchmarks.shift.__main__ import parser, selected_settings
 from benchmarks.shift.corruptions import CLEAN, CORRUPTIONS, EXTRA
 from benchmarks.shift.logits import (
     NETWORKS,
@@ -12,9 +12,9 @@ from benchmarks.shift.logits import (
     choosing,
     fill,
     keep,
-    kept,
     logits,
     measuring,
+    read_cache,
 )
 
 FOG = Setting("resnet20", "fog", 5)
@@ -57,11 +57,11 @@ def test_a_harmed_file_is_computed_anew(answered, harm):
         flipped = whole[:-1] + bytes([whole[-1] ^ 1])
         harmed = {"cut": whole[:-8], "flipped": flipped, "emptied": b""}[harm]
     FOG.place.write_bytes(harmed)
-    assert kept(FOG) is None
+    assert read_cache(FOG) is None
     asked = len(answered)
     again, _ = logits("resnet20", "fog", 5)
     assert len(answered) == asked + 1 and (again == scores).all()
-    found = kept(FOG)
+    found = read_cache(FOG)
     assert found is not None and (found[0] == scores).all()  # mended
 
 
@@ -71,8 +71,8 @@ def test_a_changed_definition_is_computed_anew(answered, monkeypatch):
     module.definition.cache_clear()
     other = {**CORRUPTIONS, "contrast": CORRUPTIONS["brightness"]}
     monkeypatch.setattr("benchmarks.shift.corruptions.CORRUPTIONS", other)
-    assert kept(Setting("resnet20", "contrast", 5)) is None
-    assert kept(FOG) is not None
+    assert read_cache(Setting("resnet20", "contrast", 5)) is None
+    assert read_cache(FOG) is not None
     module.definition.cache_clear()
 
 
@@ -118,10 +118,10 @@ def test_there_are_no_other_settings(wrong):
 
 def test_what_is_typed_is_what_is_wanted():
     typed = parser().parse_args(["logits", "--networks", "resnet32", "--severity", "3"])
-    found = wanted(typed.networks, typed.severity, typed.choosing)
+    found = selected_settings(typed.networks, typed.severity, typed.choosing)
     assert {setting.network for setting in found} == {"resnet32"}
     assert {setting.severity for setting in found} == {0, 3} and len(found) == 16
-    everything = wanted(list(NETWORKS), 5, with_choosing=True)
+    everything = selected_settings(list(NETWORKS), 5, with_choosing=True)
     assert len(everything) == 84 and everything[0] == Setting("resnet20")
 
 

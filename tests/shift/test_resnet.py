@@ -24,7 +24,7 @@ from benchmarks.shift.weights import converted, digest, published, weights
 
 
 @pytest.fixture
-def pictures(rng):
+def make_images(rng):
     return rng.integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
 
 
@@ -69,9 +69,9 @@ def test_the_shortcut_takes_every_second_pixel_and_pads_channels_evenly():
     assert (found[:, :2] == 0).all() and (found[:, 6:] == 0).all()
 
 
-def test_pictures_are_normalized_channel_by_channel(pictures):
-    slow = (pictures / 255 - np.array(MEAN)) / np.array(DEVIATION)
-    found = normalized(pictures)
+def test_pictures_are_normalized_channel_by_channel(make_images):
+    slow = (make_images / 255 - np.array(MEAN)) / np.array(DEVIATION)
+    found = normalized(make_images)
     assert found.shape == (5, 3, 32, 32) and found.dtype == torch.float32
     assert found.numpy() == pytest.approx(slow.transpose(0, 3, 1, 2), abs=1e-5)
 
@@ -100,19 +100,19 @@ def written_out(state, depth, x):
 
 
 @pytest.mark.parametrize("depth", [20, 32])
-def test_a_network_is_what_is_written_out(pictures, depth):
+def test_a_network_is_what_is_written_out(make_images, depth):
     built = trained(depth)
     with torch.no_grad():
-        found = built(normalized(pictures)).numpy()
-        slow = written_out(built.state_dict(), depth, normalized(pictures)).numpy()
+        found = built(normalized(make_images)).numpy()
+        slow = written_out(built.state_dict(), depth, normalized(make_images)).numpy()
     assert found == pytest.approx(slow, rel=1e-3, abs=1e-3)
 
 
-def test_folding_keeps_the_answers(pictures):
+def test_folding_keeps_the_answers(make_images):
     plain = trained(20)
     with torch.no_grad():
-        slow = plain(normalized(pictures)).numpy()
-    quick = logits_of(network("resnet20", trained(20).state_dict()), pictures)
+        slow = plain(normalized(make_images)).numpy()
+    quick = logits_of(network("resnet20", trained(20).state_dict()), make_images)
     assert quick.shape == (5, 10) and quick.dtype == np.float32
     assert quick == pytest.approx(slow, rel=1e-4, abs=1e-4)
     assert np.ptp(slow, axis=0).min() > 0  # pictures are told apart
@@ -120,11 +120,11 @@ def test_folding_keeps_the_answers(pictures):
     assert left == []
 
 
-def test_batches_do_not_matter(pictures, monkeypatch):
+def test_batches_do_not_matter(make_images, monkeypatch):
     built = network("resnet20", trained(20).state_dict())
-    whole = logits_of(built, pictures)
+    whole = logits_of(built, make_images)
     monkeypatch.setattr("benchmarks.shift.resnet._BATCH", 2)
-    assert logits_of(built, pictures) == pytest.approx(whole, rel=1e-4, abs=1e-5)
+    assert logits_of(built, make_images) == pytest.approx(whole, rel=1e-4, abs=1e-5)
 
 
 def pickled(state: dict[str, torch.Tensor], place) -> None:

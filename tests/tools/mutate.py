@@ -310,7 +310,7 @@ class Outcome:
     seconds: float
 
 
-def known() -> dict[tuple, Outcome]:
+def read_outcomes() -> dict[tuple, Outcome]:
     """Outcomes that were noted, the last of each mutant."""
     if not NOTES.exists():
         return {}
@@ -363,7 +363,7 @@ def wilson(hits: int, n: int, z: float = 1.959964) -> tuple[float, float]:
 
 def summary(seed: int) -> Iterator[str]:
     """Score and survivors, in Markdown."""
-    noted = known()
+    noted = read_outcomes()
     tried = [noted[mutant.key] for mutant in every_mutant(seed) if mutant.key in noted]
     if not tried:
         yield "No mutant of the present code was tried."
@@ -402,7 +402,7 @@ def run(arguments: argparse.Namespace) -> None:
     result = Result.read(RESULT)
     sources()
     end = time.monotonic() + 60 * arguments.minutes
-    done = known()
+    done = read_outcomes()
     if arguments.again:
         done = {key: outcome for key, outcome in done.items() if outcome.outcome == "killed"}
     for name in PRELOADED:

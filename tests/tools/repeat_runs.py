@@ -63,7 +63,7 @@ class Outcome:
     failures: tuple[str, ...]
 
 
-def wanted(suites: int, gates: int) -> list[Run]:
+def planned_runs(suites: int, gates: int) -> list[Run]:
     """Quiet and busy suites in turns, then the gates."""
     return [
         *(Run("suite", number, busy=number > suites / 2) for number in range(1, suites + 1)),
@@ -113,7 +113,7 @@ def make_run(run: Run, commit: str, workers: int) -> Outcome:
     )
 
 
-def known(commit: str | None) -> list[Outcome]:
+def read_outcomes(commit: str | None) -> list[Outcome]:
     """Outcomes that were noted, of one commit or of all."""
     if not NOTES.exists():
         return []
@@ -163,14 +163,14 @@ def main() -> int:
     describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     commit = subprocess.check_output(describe, cwd=ROOT, text=True).strip()
     of = None if options.any_commit else commit
-    for run in [] if options.summary else wanted(options.suites, options.gates):
-        if any((one.what, one.number) == (run.what, run.number) for one in known(of)):
+    for run in [] if options.summary else planned_runs(options.suites, options.gates):
+        if any((one.what, one.number) == (run.what, run.number) for one in read_outcomes(of)):
             continue
         outcome = make_run(run, commit, options.workers)
         with NOTES.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(outcome)) + "\n")
         print(f"{run.what} {run.number}: {outcome.closing}", file=sys.stderr, flush=True)
-    outcomes = known(of)
+    outcomes = read_outcomes(of)
     print(summarize(outcomes))
     return int(any(one.code for one in outcomes))
 

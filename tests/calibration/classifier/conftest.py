@@ -7,7 +7,7 @@ from veracal.calibration import private_classifier as module
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def queried_scores(monkeypatch):
     """Scores that map and guard were asked of, and what was announced."""
     seen = []
 

@@ -15,7 +15,7 @@ DATA = Dataset(X, (Y == "yes").astype(int), ("no", "yes"), size=400)
 FITS = []  # what models below were fitted to
 
 
-class Known(LinearClassifier):
+class PublicWeights(LinearClassifier):
     """Public weights, as steep as it is told, that pretend to have cost something."""
 
     def __init__(
@@ -61,4 +61,6 @@ def training(**changes):
 
 
 def calibrated(estimator=None, **changes):
-    return PrivateCalibratedClassifier(Known() if estimator is None else estimator, **changes)
+    return PrivateCalibratedClassifier(
+        PublicWeights() if estimator is None else estimator, **changes
+    )

@@ -52,7 +52,7 @@ def maps(k: int) -> list[CalibrationMap]:
     ]
 
 
-def strange(k: int) -> Iterator[tuple[str, Scores]]:
+def extreme_scores(k: int) -> Iterator[tuple[str, Scores]]:
     """Scores for k classes that break what was not thought through, each with a name."""
     zero = np.zeros((3, k))
     label = [0, k - 1, 0]
@@ -80,6 +80,6 @@ def strange(k: int) -> Iterator[tuple[str, Scores]]:
     yield "minus zero probability", Scores.from_probabilities(np.where(first, 1, -0.0), label)
 
 
-def apart(a: Scores, b: Scores) -> float:
+def max_difference(a: Scores, b: Scores) -> float:
     """Largest difference between the probabilities of two scores."""
     return float(np.abs(a.probabilities - b.probabilities).max(initial=0.0))

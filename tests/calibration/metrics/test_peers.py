@@ -17,58 +17,58 @@ CLOSE = {"abs": 1e-6}
 
 
 @pytest.fixture(params=[2, 5])
-def made(request) -> Scores:
+def sample(request) -> Scores:
     return scores(2_000, request.param)
 
 
-def test_scikit_learn(made):
-    y, p = made.labels, made.values
-    assert metrics.nll(made) == pytest.approx(sklearn.metrics.log_loss(y, p), **CLOSE)
-    assert metrics.accuracy(made) == sklearn.metrics.accuracy_score(y, made.predictions)
-    macro = sklearn.metrics.f1_score(y, made.predictions, average="macro")
-    assert metrics.f1(made) == pytest.approx(macro, **CLOSE)
-    if made.n_classes == 2:
+def test_scikit_learn(sample):
+    y, p = sample.labels, sample.values
+    assert metrics.nll(sample) == pytest.approx(sklearn.metrics.log_loss(y, p), **CLOSE)
+    assert metrics.accuracy(sample) == sklearn.metrics.accuracy_score(y, sample.predictions)
+    macro = sklearn.metrics.f1_score(y, sample.predictions, average="macro")
+    assert metrics.f1(sample) == pytest.approx(macro, **CLOSE)
+    if sample.n_classes == 2:
         area = sklearn.metrics.roc_auc_score(y, p[:, 1])
         square = 2 * sklearn.metrics.brier_score_loss(y, p[:, 1])
-        one = sklearn.metrics.f1_score(y, made.predictions)
-        assert metrics.binary_f1(made) == pytest.approx(one, **CLOSE)
+        one = sklearn.metrics.f1_score(y, sample.predictions)
+        assert metrics.binary_f1(sample) == pytest.approx(one, **CLOSE)
     else:
         area = sklearn.metrics.roc_auc_score(y, p, multi_class="ovr")
         square = sklearn.metrics.brier_score_loss(y, p)
-    assert metrics.auc(made) == pytest.approx(area, **CLOSE)
-    assert metrics.brier(made) == pytest.approx(square, **CLOSE)
+    assert metrics.auc(sample) == pytest.approx(area, **CLOSE)
+    assert metrics.brier(sample) == pytest.approx(square, **CLOSE)
 
 
-def test_netcal(made):
+def test_netcal(sample):
     netcal = pytest.importorskip("netcal.metrics", reason="the peers extra is not installed")
-    if made.n_classes > 2:
-        p, ours = made.values, (metrics.ece(made), metrics.mce(made), metrics.ace(made))
+    if sample.n_classes > 2:
+        p, ours = sample.values, (metrics.ece(sample), metrics.mce(sample), metrics.ace(sample))
     else:  # netcal takes two classes for a binary problem
-        p, ours = made.values[:, 1], (metrics.binary_ece(made), None, None)
-    assert ours[0] == pytest.approx(netcal.ECE(15).measure(p, made.labels), **CLOSE)
-    if made.n_classes > 2:
-        assert ours[1] == pytest.approx(netcal.MCE(15).measure(p, made.labels), **CLOSE)
-        equal_mass = netcal.ECE(15, equal_intervals=False).measure(p, made.labels)
+        p, ours = sample.values[:, 1], (metrics.binary_ece(sample), None, None)
+    assert ours[0] == pytest.approx(netcal.ECE(15).measure(p, sample.labels), **CLOSE)
+    if sample.n_classes > 2:
+        assert ours[1] == pytest.approx(netcal.MCE(15).measure(p, sample.labels), **CLOSE)
+        equal_mass = netcal.ECE(15, equal_intervals=False).measure(p, sample.labels)
         assert ours[2] == pytest.approx(equal_mass, **CLOSE)
         # Its ACE is the plain mean over bins of equal width that hold anybody.
-        bins = [b for b in curve(made).bins if b.n]
+        bins = [b for b in curve(sample).bins if b.n]
         plain = np.mean([abs(b.confidence - b.accuracy) for b in bins])
-        assert netcal.ACE(15).measure(p, made.labels) == pytest.approx(plain, **CLOSE)
-        assert abs(plain - metrics.ace(made)) > 1e-4
+        assert netcal.ACE(15).measure(p, sample.labels) == pytest.approx(plain, **CLOSE)
+        assert abs(plain - metrics.ace(sample)) > 1e-4
 
 
-def test_torchmetrics(made):
+def test_torchmetrics(sample):
     torch = pytest.importorskip("torch", reason="the torch extra is not installed")
     peer = pytest.importorskip(
         "torchmetrics.functional.classification", reason="the peers extra is not installed"
     )
-    p, y, k = torch.tensor(made.values), torch.tensor(made.labels), made.n_classes
+    p, y, k = torch.tensor(sample.values), torch.tensor(sample.labels), sample.n_classes
     for name, norm in (("ece", "l1"), ("mce", "max")):
         theirs = float(peer.multiclass_calibration_error(p, y, k, 15, norm=norm))
-        assert getattr(metrics, name)(made) == pytest.approx(theirs, **CLOSE)
+        assert getattr(metrics, name)(sample) == pytest.approx(theirs, **CLOSE)
     if k == 2:
         theirs = float(peer.binary_calibration_error(p[:, 1].contiguous(), y, 15))
-        assert metrics.binary_ece(made) == pytest.approx(theirs, **CLOSE)
+        assert metrics.binary_ece(sample) == pytest.approx(theirs, **CLOSE)
     # A confidence of exactly 1 is in a bin of its own there, and in the last one here.
     sure = Scores.from_probabilities([1.0, 0.97], [0, 1])
     p, y = torch.tensor(sure.values), torch.tensor(sure.labels)
@@ -77,9 +77,9 @@ def test_torchmetrics(made):
     assert theirs == pytest.approx((1 + 0.03) / 2)
 
 
-def test_uncertainty_calibration(made):
+def test_uncertainty_calibration(sample):
     peer = pytest.importorskip("calibration", reason="the peers extra is not installed")
-    p, y = made.values, made.labels
+    p, y = sample.values, sample.labels
     theirs = {
         "ece": peer.get_ece(p, y),
         "ace": peer.get_ece_em(p, y),
@@ -88,7 +88,7 @@ def test_uncertainty_calibration(made):
         "debiased_l2": peer.lower_bound_scaling_top_ce(p, y),
     }
     for name, value in theirs.items():
-        assert getattr(metrics, name)(made) == pytest.approx(value, **CLOSE), name
+        assert getattr(metrics, name)(sample) == pytest.approx(value, **CLOSE), name
 
 
 def test_relplot():

@@ -52,7 +52,7 @@ def simulated(n=200, sources=5, *, seed=0, sizes=None, **settings):
     return SimulatedSources(scores, place, sources=sources, **settings)
 
 
-def asked(source, asks=ASKS):
+def list_requests(source, asks=ASKS):
     """Everything asked of a source."""
     session = QuerySession(source)
     for i, ask in enumerate(asks):
@@ -60,23 +60,23 @@ def asked(source, asks=ASKS):
     return session
 
 
-def silent_sets(m):
+def dropout_sets(m):
     return [s for k in range(m + 1) for s in itertools.combinations(range(m), k)]
 
 
-def check_every_silent_set(m):
+def check_every_dropout_set(m):
     """Whoever falls silent whenever: finite answers of the others, or a refusal."""
-    whole = asked(simulated(sources=m)).answers
-    for silent in silent_sets(m):
+    whole = list_requests(simulated(sources=m)).answers
+    for silent in dropout_sets(m):
         last = {i: j % (len(ASKS) + 1) for j, i in enumerate(silent)}  # answers given before
         out = {i for i, given in last.items() if given < len(ASKS)}
         left = [i for i in range(m) if i not in out]
         source = simulated(sources=m, dropouts=last)
         if not left:
             with pytest.raises(DropoutError):
-                asked(source)
+                list_requests(source)
             continue
-        session = asked(source)
+        session = list_requests(source)
         assert (session.n_present, session.n_sources) == (len(left), m)
         assert set(session._cohort.excluded) == {(i,) for i in out}
         for answer, all_of_it in zip(session.answers, whole, strict=True):
@@ -89,12 +89,12 @@ def check_every_silent_set(m):
 
 
 def test_every_set_of_silent_sources():
-    check_every_silent_set(5)
+    check_every_dropout_set(5)
 
 
 @pytest.mark.long
 def test_every_set_of_eight_silent_sources():
-    check_every_silent_set(8)
+    check_every_dropout_set(8)
 
 
 @pytest.mark.parametrize(
@@ -106,32 +106,32 @@ def test_lies_leave_finite_answers(number, bounded):
         return replace(release, units=(number,) * len(release.units))
 
     settings = {} if bounded else {"max_records": None}
-    session = asked(simulated(tampering={1: lie, 3: lie}, **settings))
-    honest = asked(simulated(dropouts=[1, 3]))
+    session = list_requests(simulated(tampering={1: lie, 3: lie}, **settings))
+    honest = list_requests(simulated(dropouts=[1, 3]))
     assert session.n_present == 3
     for answer, right in zip(session.answers, honest.answers, strict=True):
         assert answer.units == right.units
     with pytest.raises(DropoutError, match="at least 4 of 5"):
-        asked(simulated(tampering={1: lie, 3: lie}, min_sources=4))
+        list_requests(simulated(tampering={1: lie, 3: lie}, min_sources=4))
 
 
 def test_who_lies_later_is_out_of_the_earlier_answers_too():
     def lie(release):
         return replace(release, units=(2**70,)) if release.query == "gap" else release
 
-    session = asked(simulated(tampering={0: lie}))
-    assert session.answers[0].units == asked(simulated(dropouts=[0])).answers[0].units
-    assert session.releases[0].units == asked(simulated()).answers[0].units
+    session = list_requests(simulated(tampering={0: lie}))
+    assert session.answers[0].units == list_requests(simulated(dropouts=[0])).answers[0].units
+    assert session.releases[0].units == list_requests(simulated()).answers[0].units
 
 
 def test_sources_of_unequal_size():
     source = simulated(10_030, sizes=[0, 10_000, 1, 9, 20])
-    session = asked(source)
+    session = list_requests(source)
     assert session.n_present == 5
     n = sum(session.answers[0].values)
     assert n == pytest.approx(10_030, abs=2_000)
     # What is declared is about the largest; without room for it that one is left out.
-    session = asked(simulated(10_030, sizes=[0, 10_000, 1, 9, 20], max_records=20))
+    session = list_requests(simulated(10_030, sizes=[0, 10_000, 1, 9, 20], max_records=20))
     assert session.n_present == 4 and (1,) in session._cohort.excluded
 
 
@@ -152,7 +152,7 @@ class Counting:
 def test_a_dropped_out_source_is_neither_queried_nor_charged_again(holder, rng, gives):
     holders = [holder(miscalibrated(20, 1.0, rng)) for _ in range(3)]
     late = Counting(holders[0], gives)
-    session = asked(Pool([late, *holders[1:]], min_sources=2))
+    session = list_requests(Pool([late, *holders[1:]], min_sources=2))
     assert late.asked == min(gives + 1, len(ASKS))
     assert holders[0].ledger.spent().epsilon == pytest.approx(0.1 * min(gives, 5))
     settings = combined_statement(session.answers, unit_of(session.source), covers="x")

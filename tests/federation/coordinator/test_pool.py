@@ -30,7 +30,7 @@ def three(tmp_path):
     return [StandIn(tmp_path, scores(400, seed=i)) for i in range(3)]
 
 
-def lying(server, change):
+def lying_source(server, change):
     """A source that signs something else than its answer."""
 
     def reply(raw):
@@ -128,7 +128,7 @@ def test_dropouts_are_skipped_and_named(three, silent):
 )
 def test_invalid_answers_are_dropouts_and_the_map_is_still_fitted(three, change):
     result = recalibrate(
-        federated(three, {1: lying(three[1], change)}, min_sources=2), epsilon=4.0
+        federated(three, {1: lying_source(three[1], change)}, min_sources=2), epsilon=4.0
     )
     assert result.dropouts[0] is result.dropouts[2] is None
     assert "invalid" in result.dropouts[1]

@@ -100,10 +100,10 @@ def check_alone_and_together(engine: AuditEngine, runs: int, *, count: int) -> N
     starts = range(runs, 2 * runs, count)
     some = [engine.scores(count, SEED.streams(start)) for start in starts]
     a, b = np.concatenate(alone)[:runs], np.concatenate(some)[:runs]
-    assert same_law(a.reshape(runs, -1), b.reshape(runs, -1)) > LEVEL
+    assert same_distribution(a.reshape(runs, -1), b.reshape(runs, -1)) > LEVEL
 
 
-def same_law(a: Floats, b: Floats, individuals: int = 8) -> float:
+def same_distribution(a: Floats, b: Floats, individuals: int = 8) -> float:
     """Least p-value, times the number of tests, that two samples of runs have one law.
 
     Runs are independent and individuals are not, hence a test for each of some individuals.
