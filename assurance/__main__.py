@@ -193,10 +193,10 @@ def listing(gates: dict[str, ModuleType]) -> str:
 
 
 def verdicts(gates: dict[str, ModuleType], options: argparse.Namespace) -> Iterator[Verdict]:
-    """What the gates find, in their order; several at a time, if wished, as they end.
+    """Yield the verdicts of the gates in their order, or as they end if run in parallel.
 
-    Of several, the slowest start first, and each has a process of its own: what one gate
-    leaves in memory, or frees there, would be measured by the next.
+    Parallel gates start with the slowest, each in its own process: memory that one gate
+    leaves or frees would otherwise be measured by the next.
     """
     if options.jobs <= 1:
         for name, gate in gates.items():

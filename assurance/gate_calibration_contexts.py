@@ -81,7 +81,7 @@ MUTANTS: dict[str, Evaluate] = {
 
 
 def run(subject: Evaluate, *, long: bool) -> str:
-    """Ask everything in every context."""
+    """Make every query in every context."""
     failed, tried = [], 0
     for scores in records():
         for query in queries():

@@ -63,7 +63,7 @@ MUTANTS: dict[str, Product] = {
 
 
 def run(subject: Product, *, long: bool) -> str:
-    """Shift records, and take them apart."""
+    """Shift records, and compare sums with those of single records."""
     with (
         mock.patch.object(platt_maps, "weighted", subject),
         mock.patch.object(platt_gradients, "weighted", subject),
@@ -103,7 +103,7 @@ def maps(k: int) -> tuple[Any, ...]:
 
 
 def shifted(k: int, kind: str, threads: int) -> int:
-    """How many mapped records change when others stand before them."""
+    """Number of mapped records that change when others precede them."""
     some = records(700, k, kind)
     changed = 0
     with threadpool_limits(threads):

@@ -65,7 +65,7 @@ def one_row(event: Event, unit: Unit) -> int:
 def compute_first(
     path: Path, asked: ChargeRequest, compute: Callable[[], bytes] | None
 ) -> object:
-    """Look at the records before looking at what is left."""
+    """Read the records before checking the remaining budget."""
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
         due = ledger_charge.debit_for(connection, asked)

@@ -2,7 +2,7 @@
 
 A network is fitted under one charge, with a checkpoint after every step, by a process that
 masks no permission. Whenever the checkpoint reaches the disk, and in the end, every file beside
-the ledger must be its owner's alone, also where a killed process has left a readable one.
+the ledger must be readable by its owner only, even if a killed process left a readable one.
 """
 
 import os
@@ -63,7 +63,7 @@ MUTANTS: dict[str, Replace] = {
 
 
 def run(subject: Replace, *, long: bool) -> str:
-    """Fit, and look at every file each time that one is synchronized; ``long`` is ignored."""
+    """Fit, and check every file each time that one is synchronized; ``long`` is ignored."""
     looks = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -120,7 +120,7 @@ def fit(holder: Curator, path: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """Every file is its owner's alone; the lock, which is empty, may be anybody's."""
+    """Every file is readable by its owner only, except for the empty lock file."""
     for one in folder.iterdir():
         mode = stat.S_IMODE(one.stat().st_mode)
         if one.suffix != ".lock":

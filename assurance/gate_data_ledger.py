@@ -94,7 +94,7 @@ def ledger_per_output(out: Path) -> Path:
 
 @classmethod  # type: ignore[misc]
 def any_rule(cls: type, path: Path, rule: object, *, fresh: bool) -> object:
-    """A store that takes whatever rule a run asks for."""
+    """A store that accepts the rule of any run."""
     Path(path).unlink(missing_ok=True)
     return PartitionStore.create(path, rule)  # type: ignore[arg-type]
 
@@ -248,7 +248,7 @@ def splits(first: Config) -> Iterator[Config]:
 
 @contextmanager
 def table(subject: Subject) -> Iterator[Path]:
-    """A folder with a table, ledgers of its own, and the library as the subject has it."""
+    """A folder with a table, its own ledgers, and the library as patched by the subject."""
     folder = Path(tempfile.mkdtemp())
     lines = [f"{i},{'ab'[i % 2]},{int(i % 300 > 150)}" for i in range(300)]
     (folder / "visits.csv").write_text("\n".join(["age,ward,ill", *lines]))
@@ -297,7 +297,7 @@ def rows(made: RunResult, part: str = "test") -> set[bytes]:
 
 
 def vanish(ledger: Path) -> None:
-    """Remove a ledger and what is beside it."""
+    """Remove a ledger and the files next to it."""
     for path in ledger.parent.glob(f"{ledger.name}*"):
         path.unlink()
 

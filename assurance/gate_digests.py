@@ -1,10 +1,10 @@
 """No hash of records that is shown, sent or used as a file name confirms a guess of them.
 
-Whoever guesses the records computes every plain hash of them. Names in the cache of features
-must therefore hang on a secret of the cache, and what an audit tells must hold none. Nor may a
-plain hash of a table or of one of its rows be in an artifact, a report, a ledger, its export or
-the partitions beside it; and since requests are hashed themselves, what a ledger holds before
-its first answer must be the same for a table in which one cell is another.
+A party that guesses the records can compute every plain hash of them. File names in the cache
+of features must therefore depend on a secret of the cache, and audits must contain no hash. Nor
+may a plain hash of a table or of one of its rows be in an artifact, a report, a ledger, its
+export or the partitions next to it; and since requests are hashed themselves, what a ledger
+contains before its first answer must be the same for a table that differs in one cell.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ BODY, TOLD = RunPlan.body, running.build_results
 
 @dataclass(frozen=True)
 class Subject:
-    """The secret of a cache, what an audit tells of its settings, and patches of a run."""
+    """The secret of a cache, the settings shown by an audit, and patches of a run."""
 
     secret: Callable[[Path], bytes] = cache_secret
     shareable: Callable[[Settings], dict[str, Any]] = auditing._shareable
@@ -62,7 +62,7 @@ def body_with_hash(job: RunPlan) -> bytes:
 
 
 def results_with_hash(job: RunPlan, *given: Any, **more: Any) -> Any:
-    """Tell of which table a model was made."""
+    """Show the hash of the table of a model."""
     found = TOLD(job, *given, **more)
     found.data["sha256"] = table_hash(job)  # type: ignore[index]
     return found

@@ -162,13 +162,13 @@ def run(subject: Patches, *, long: bool) -> str:
 def check_faulty_sources(
     name: str, method: Method, rng: np.random.Generator, m: int, lies: list[str]
 ) -> None:
-    """One method among sources that lie or fall silent."""
+    """Check one method with sources that lie or drop out."""
     check_lies(name, method, rng, lies)
     check_dropouts(name, method, rng, m)
 
 
 def check_dropouts(name: str, method: Method, rng: np.random.Generator, m: int) -> None:
-    """Every set of silent sources, from the start or after the first answer."""
+    """Check every set of dropouts, from the start or after the first answer."""
     records = [shifted(int(n), rng) for n in rng.integers(5, 60, size=m)]
     for number, silent in enumerate(product((False, True), repeat=m)):
         sources = observe_sources(records, "add-remove", rng)
@@ -292,7 +292,7 @@ def covered(method: Any, name: str, rng: np.random.Generator, rounds: int) -> fl
         result = method(epsilon=scene.epsilon).fit(source).temperature_
         truth = min(max(root(sizes, temperatures), 0.5), 6.0)
         hits += result.low <= truth <= result.high
-        # Even if all that are left have it: to go on would change nothing.
+        # Even if all remaining sources have it: continuing would change nothing.
         misses = number + 1 - hits
         chance = float(stats.binom.cdf(rounds - misses, rounds, COVERS))
         assert chance > FALSE_ALARM, (

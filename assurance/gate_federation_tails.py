@@ -164,7 +164,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Audit every method under both relations; where moves are full, ask for a tight bound."""
+    """Attack every method under both relations, with a tight bound where moves are largest."""
     small, large = (20_000, 1_100_000) if long else (2_000, 60_000)
     quick: Patches = {ADD: draw_wrong_noise(1.0), ADD_GAUSSIAN: quick_gaussian(1.0), **subject}
     shares = {}
@@ -220,7 +220,7 @@ def audited(
 
 
 def opened(records: Any, method: Method, relation: Any, folder: Path) -> Curator:
-    """A holder with a budget that is enough for whatever is asked."""
+    """A curator with a budget that suffices for every query."""
     place = folder / f"{len(list(folder.iterdir()))}.ledger"
     budget = Budget(100.0, DELTA if method.delta else 0.0, relation=relation)
     kind = "open" if method.delta else "pure"

@@ -54,18 +54,18 @@ Change = Callable[[Answer, "Party"], bytes]
 
 @dataclass
 class Party:
-    """A source, and what becomes of its replies."""
+    """A source, and the changes to its replies."""
 
     source: EnrolledSource
     key: PrivateKey
     lie: Change | None = None
-    answers: float = math.inf  # before it falls silent
+    answers: float = math.inf  # before it drops out
     said: list[bytes] = field(default_factory=list)
     other: "Party | None" = None  # whose replies it repeats
 
     def reply(self, raw: bytes) -> bytes | None:
         """What leaves it; None for silence."""
-        # A liar's own server must not see the heads that it has made up.
+        # A liar's own server must not see the heads that it has forged.
         honest = self.source.server.reply(raw if self.lie is None else raw_for(self, raw))
         self.said.append(honest)
         if len(self.said) > self.answers:
@@ -290,7 +290,7 @@ def check_lie(name: str, lie: Change, parties: list[Party]) -> Recalibration:
 
 
 def check_dropouts(parties: list[Party], *, every: int) -> None:
-    """Every set of silent sources, from the start or after their first answers."""
+    """Check every set of dropouts, from the start or after their first answers."""
     for number, silent in enumerate(product((False, True), repeat=len(parties))):
         for one, is_silent in zip(parties, silent, strict=True):
             one.answers = number % 3 if is_silent else math.inf
@@ -306,7 +306,7 @@ def check_dropouts(parties: list[Party], *, every: int) -> None:
         assert result is not None, f"{where}: refused, though {len(left)} sources answered"
         gone = [why is not None for why in result.dropouts]
         assert gone == [one not in left for one in parties], f"{where}: others are named"
-        # What was asked third depends on what was said to the second query, by all.
+        # The third query depends on all answers to the second.
         if number % 3 < 2 and number % 4 == 0:
             without_a_trace(where, result, left, method=method)
 
@@ -314,7 +314,7 @@ def check_dropouts(parties: list[Party], *, every: int) -> None:
 def without_a_trace(
     where: str, found: Recalibration, left: list[Party], *, method: str = "pooled"
 ) -> None:
-    """The map is that of those who are left, who say the same when asked again."""
+    """The map is that of the remaining sources, which repeat their answers."""
     alone = run_recalibration(left, method=method)
     assert alone is not None, f"{where}: refused when those who are left are asked again"
     assert not any(alone.dropouts), f"{where}: asked again, silent: {alone.dropouts}"

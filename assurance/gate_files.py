@@ -1,7 +1,7 @@
 """A foreign file runs no code, reaches no other file and stays within the size limits.
 
 Each attack is a file or folder that tries one thing. A loader with a limit on memory opens it
-in a process of its own, whose memory and CPU time are bounded; anything but a clear refusal
+in a separate process with bounded memory and CPU time; any result but a clear refusal
 breaks the promise.
 """
 
@@ -65,7 +65,7 @@ def unpickling(path: Path) -> object:
 
 
 def unpacking(path: Path) -> object:
-    """Write the members of an archive where they ask to be."""
+    """Write the members of an archive to the paths that they state."""
     if path.suffix in (".zip", ".npz"):
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -126,7 +126,7 @@ def run(subject: Loader, *, long: bool) -> str:
 
 
 def try_loading(subject: Loader, path: Path) -> str:
-    """Load in a process of its own and say what came of it."""
+    """Load in a separate process and return the outcome."""
     try:
         return str(servers.run_in_fork(_attempt, subject, path, cpu=MOST_SECONDS))
     except ChildProcessError as error:

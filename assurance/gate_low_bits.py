@@ -213,7 +213,7 @@ def lowest_bits(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class LowBits:
-    """What an attacker looks at: lowest bits and sizes of released numbers."""
+    """The features that an attacker uses: lowest bits and sizes of released numbers."""
 
     bits: Floats
     sizes: Floats
@@ -224,7 +224,7 @@ class LowBits:
         return cls(lowest_bits(values), np.abs(values))
 
     def happened(self, event: tuple[float, float]) -> Bools:
-        """Of which releases an event is true."""
+        """Releases for which an event is true."""
         cut, most = event
         found: Bools = (self.bits <= cut) & (self.sizes <= most)
         return found
@@ -293,7 +293,7 @@ def check_size(name: str, lengths: Floats, mean: float, std: float) -> None:
 
 
 def check_normal(name: str, noise: Floats, std: float) -> None:
-    """The mean square of noise is that of a normal law."""
+    """The mean square of noise is that of a normal distribution."""
     check_size(name, (noise / std) ** 2, 1.0, math.sqrt(2))
 
 
@@ -370,7 +370,7 @@ def objectives(n: int) -> Iterator[float]:
 
 
 def reproduced(task: Any, weights: Floats, penalty: Floats) -> Bools:
-    """Whether the solver gives exactly these weights for noise next to what they ask for."""
+    """Whether the solver gives exactly these weights for noise next to the required one."""
     signs = np.repeat(task.signs, len(weights), axis=0)
     noise = -penalty * weights  # rows are zero
     hit = np.zeros(len(weights), dtype=bool)

@@ -1,6 +1,6 @@
 """A pass over a file of any size uses little memory.
 
-A matrix on disk and a Parquet file are read from end to end by a process of its own, whose
+A matrix on disk and a Parquet file are read completely by a separate process, whose
 peak resident memory is compared with a bound: with ``--long``, 10 million rows and 5 GB
 against 500 MB in all; otherwise files of some 400 MB against their own size.
 """

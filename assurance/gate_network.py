@@ -370,7 +370,9 @@ def allowed(moved: float, rules: list[ClipRule], event: Gaussian) -> float:
     squares = (moved / BOUND) ** 2  # noise_multiplier is 1
     first, second = rules
     if isinstance(first, GlobalAdapt) and isinstance(second, GlobalAdapt):
-        steps = np.log(first.threshold / second.threshold) * SIZE  # the noisy counts, apart
+        steps = (
+            np.log(first.threshold / second.threshold) * SIZE
+        )  # the noisy counts, separately
         squares += (steps / first.count_noise) ** 2
     used = float(np.sqrt(squares) / (event.sensitivity / event.noise))
     assert used <= 1, f"moved by {used:.6f} of what is charged"

@@ -1,12 +1,12 @@
 """Only the data holder is told of new units, before a charge.
 
-A unit id is who it says, letter by letter. A table whose ids are spelt otherwise than in
-earlier runs therefore looks like one of new units, who draw a partition by their ids: of 86
-test rows 64 had been trained on. No program can tell the two cases apart, and to refuse would
-make the outcome hang on single records. So the data holder is told how many units are new,
-known and absent, before anything is charged or recorded, and again at every further attempt;
-runs and comparisons go on if the holder lets them; later measurements leave new units out; and
-nothing that a run releases holds a figure of it.
+Unit ids are compared literally. A table whose ids are spelled differently from earlier runs
+therefore looks like one of new units, which draw a partition by their ids: of 86 test rows 64
+had been trained on. No program can distinguish the two cases, and a refusal would make the
+outcome depend on single records. So the data holder is told how many units are new, known and
+absent, before anything is charged or recorded, and again at every further attempt; runs and
+comparisons continue if the holder confirms; later measurements leave new units out; and no
+release of a run contains these figures.
 """
 
 import json
@@ -82,7 +82,7 @@ ASSIGN, CHARGE, RESULTS = PartitionStore.assign, charging.DataAccount.charge, bu
 
 
 def recorded_at_once(store: PartitionStore, dataset: Dataset, **how: bool) -> Any:
-    """Record new units where they are met, as the first build did: the next run is silent."""
+    """Record new units when they are met, so that the next run gives no notice."""
     found = ASSIGN(store, dataset, **how)
     store.seal(found)
     return found
@@ -105,7 +105,7 @@ def in_the_results(job: RunPlan, *given: Any, **more: Any) -> Any:
 
 
 def refused(records: Any, on_notice: Any) -> None:
-    """Refuse a table of which no unit is known."""
+    """Reject a table without a known unit."""
     notice = records.notice
     if notice is not None and on_notice is not None:
         on_notice(notice)
@@ -193,7 +193,7 @@ class World:
     @classmethod
     @contextmanager
     def made(cls, subject: Subject) -> Iterator["World"]:
-        """A world with ledgers of its own, and the library as the subject has it."""
+        """An environment with its own ledgers, and the library as patched by the subject."""
         folder = Path(tempfile.mkdtemp())
         patches = [mock.patch(name, new) for name, new in subject.patches]
         try:
@@ -259,7 +259,7 @@ class World:
         return 2
 
     def measured_again(self, expected: AssignmentNotice) -> int:
-        """Measure the first model again: new units are left out, and were told of before."""
+        """Measure the first model again: new units are left out, after a notice."""
         before, heard, measured = self.state(), [], set[int]()
 
         def hear(notice: AssignmentNotice) -> None:
@@ -275,7 +275,7 @@ class World:
         return len(measured)
 
     def goes_on(self, expected: AssignmentNotice) -> None:
-        """Go on: the run is not refused, and releases nothing that the holder was told."""
+        """Continue: the run is not rejected, and releases none of the figures in the notice."""
         heard: list[AssignmentNotice] = []
         try:
             made = self.fit(heard.append)

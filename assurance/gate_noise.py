@@ -97,7 +97,7 @@ MUTANTS = {
 
 
 def run(subject: Subject, *, long: bool) -> str:
-    """Test the law, then that no draw comes twice."""
+    """Test the distribution, then that no draw is repeated."""
     steps = 960 if long else 60
     draws = noise(subject, subject.generator(), steps)
     law, spread, shift = pvalues(draws / (MULTIPLIER * BOUND))
@@ -129,7 +129,7 @@ def noise(subject: Subject, rng: np.random.Generator | None, steps: int) -> np.n
 
 
 def no_gradient(weights: Any, rows: Any, clip: Any) -> ClippedSum:
-    """Nobody there."""
+    """No records."""
     return ClippedSum(np.zeros(weights.shape))
 
 

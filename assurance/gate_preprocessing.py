@@ -92,7 +92,7 @@ class RawUsed(PrivateStandardizer):
 
 
 class NanPasses(PrivateStandardizer):
-    """Clip, which keeps NaN, and repair the sums."""
+    """Clip, which keeps NaN, and replace NaN in the sums."""
 
     def _sums(self, rows: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -203,7 +203,7 @@ def unshortened(rows: np.ndarray, norm: float) -> np.ndarray:
 
 
 def overflowing(rows: np.ndarray, norm: float) -> np.ndarray:
-    """Multiply by a factor that overflows to NaN, and repair the result."""
+    """Multiply by a factor that overflows to NaN, and replace NaN in the result."""
     with np.errstate(all="ignore"):
         norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
         factors = np.where(np.isfinite(norms), np.minimum(1, norm / norms), 1.0)

@@ -1,7 +1,7 @@
 """A calibrated classifier costs what it states, and makes no query that was not charged.
 
-Costs are compared with those of the parts, put together by hand. Noise on the answers is
-compared with the law that was charged, through whole fits. The source inside a fit gives every
+Costs are compared with the composed costs of the components. Noise on the answers is compared
+with the distribution that was charged, in whole fits. The source inside a fit gives every
 announced answer once.
 """
 
@@ -98,7 +98,7 @@ class Twice(PrepaidSource):
 
 
 class AnyPrice(PrepaidSource):
-    """Answer whatever is asked, as long as answers are left."""
+    """Answer any query as long as answers are left."""
 
     __slots__ = ()
 
@@ -185,7 +185,7 @@ MUTANTS = {
 
 
 def run(subject: Subject, *, long: bool) -> str:
-    """Charge, ask and look at what is claimed."""
+    """Charge, query and check the claims."""
     rng = np.random.default_rng(0)
     with using(subject):
         compare_costs(subject)
@@ -263,7 +263,7 @@ def compare_claims(subject: Subject, rng: np.random.Generator) -> None:
 
 
 def compare_noise(subject: Subject, rng: np.random.Generator, fits: int) -> float:
-    """Answers of whole fits have the noise that was charged, drawn anew."""
+    """Answers of whole fits have fresh noise of the charged distribution."""
     data, bins = records(rng), Bins(15)
     model = make_classifier(
         subject, method=PrivateBinning(micro_epsilon=MAP, bins=15), guard=None

@@ -141,7 +141,7 @@ def always_charged(path: Path, asked: ChargeRequest) -> object:
 
 
 def append_one_by_one(connection, asked, run, number, costs) -> None:
-    """Commit each part of a run by itself."""
+    """Commit each partition of a run separately."""
     appended = ledger_tables.append
 
     def append(connection, entry, answer, adds=0) -> None:

@@ -90,7 +90,7 @@ def afterwards(
 def read_first(
     self: SourceServer, request: Any, event: Any, query: Query, records: Scores
 ) -> Any:
-    """Look at the records, and charge then."""
+    """Read the records, and charge afterwards."""
     kept = serving.compute_answer(request, event, query, records)
     with mock.patch.object(serving, "compute_answer", return_value=kept):
         return CHARGED(self, request, event, query, records)
@@ -117,7 +117,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Ask sources with random terms random queries."""
+    """Send random queries to sources with random terms."""
     rng = np.random.default_rng(0)
     rounds, each = (1_000, 100) if long else (10, 20)
     answered = 0
@@ -127,7 +127,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: bool) -> int:
-    """Ask one source until it answers no more; how many answers there were."""
+    """Query one source until it refuses; return the number of answers."""
     rows = int(rng.integers(1, 4))
     relation: Any = RELATIONS[int(rng.integers(2))]
     unit = Unit("patient", rows) if rows > 1 else Unit()
@@ -171,7 +171,7 @@ class Observed(Tape):
 
 @contextmanager
 def observe() -> Iterator[Observed]:
-    """Note every look at the records, and every draw."""
+    """Record every access to the records, and every draw."""
     seen = Observed([])
     seen.queries = []
 
@@ -265,7 +265,7 @@ HARD = Scores.from_logits(
 
 
 def broken(north: EnrolledSource, seen: Observed) -> None:
-    """A charge that fails leaves no answer; made again it is charged once."""
+    """A failed charge leaves no answer; a repeated request is charged once."""
     raw = north.raw(micro_epsilon=1_000) if not north.terms.delta else None
     if raw is None:
         return

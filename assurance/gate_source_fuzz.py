@@ -80,7 +80,7 @@ def open_schema(body: Any, checks: Any, what: str) -> Body:
 
 
 def keep_error(self: EnvelopeError, *words: str) -> None:
-    """Keep every error with a page of what led to it, to look at it some day."""
+    """Keep every error with its input, as a debugging aid."""
     # As much as a request may have: less would fit into what earlier gates have freed.
     ERRORS.append((self, bytearray(MAX_REQUEST_BYTES)))
 

@@ -115,7 +115,7 @@ def attacked(subject: Patches, records: Scores) -> tuple[bool, bool]:
 
 
 def fill(north: EnrolledSource, start: float, *, slow: bool) -> None:
-    """Ask as often as there are places; where replies are quick, until they are ready."""
+    """Send as many requests as there are slots; where replies are quick, until they are ready."""
     there = set(threading.enumerate())
     for number in range(max(serving.MAX_IN_FLIGHT, 8)):
         north.server._start(north.raw(micro_epsilon=1_000 + number), start, Future())

@@ -78,7 +78,7 @@ KINDS = {
 
 
 def write_head_later(self: SignedHeads, head: Head) -> None:
-    """Write the head of the last answer when the next one is made."""
+    """Write the head of the last answer when the next one is computed."""
     LATER.append(head)
     if len(LATER) > 1:
         sources.KEPT_HEAD(self, LATER[-2])
@@ -343,7 +343,7 @@ def judge_files(
 def judge_repeat(
     where: str, kind: Kind, north: EnrolledSource, before: Before, left: bytes | None
 ) -> None:
-    """The request ends as its kind does, twice alike, and old answers are what they were."""
+    """The request ends as expected, twice equally, and old answers are unchanged."""
     again = north.reopened()
     SERVERS[:] = [again.server]
     result = ledgers.verified(north.ledger)

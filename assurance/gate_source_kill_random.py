@@ -33,7 +33,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Kill, open again, compare, ask again."""
+    """Kill, open again, compare, and repeat the query."""
     kills = 1_000 if long else 100
     pick = random.Random(0)
     left = 0

@@ -57,7 +57,7 @@ def plain_state(self: FileMarkKey, path: Path) -> str:
 
 
 def key_for_all(cls: type[FileMarkKey], folder: Path) -> FileMarkKey:
-    """A key that everybody knows."""
+    """A public key in place of the secret."""
     return cls(bytes(32))
 
 
@@ -111,7 +111,7 @@ def leak(subject: Patches) -> tuple[bytes, list[tuple[str, bytes]]]:
 def signs(content: bytes, what: str) -> list[tuple[str, bytes]]:
     """Patterns of the hashes of bytes in hexadecimal, base64 and raw, and of their number.
 
-    A number counts where it stands by itself: among the digits of keyed marks it would be found
+    A number counts only as a separate word: among the digits of keyed marks it would be found
     by chance. So, the chance of a false alarm is below 1e-8.
     """
     alone = rb"""[\s:,=\[("']%d[\s,\])}"']""" % len(content)

@@ -173,7 +173,7 @@ class ReadError(Exception):
 
 @contextmanager
 def unread() -> Iterator[list[Any]]:
-    """Note whenever records are asked for, and give none."""
+    """Record each request for records, and return none."""
     asked: list[Any] = []
 
     def read(*given: Any, **_: Any) -> Any:

@@ -34,7 +34,7 @@ KEPT = "veracal.ledger.charging._find_previous"
 def patched(patches: Patches, *, disk: bool = False) -> Iterator[Path]:
     """Put the patches in place, and give a folder to work in.
 
-    In memory where there is such a folder, unless a disk is asked for: to be killed between
+    In memory if possible, unless a disk is required: a kill between
     two lines does not depend on it.
     """
     memory, durable = Path("/dev/shm"), Path("/var/tmp")
@@ -132,7 +132,7 @@ def append_in_two(connection, entry: Entry, kept: bytes | None, adds: int = 0) -
 
 @contextmanager
 def unlocked(path: Path) -> Iterator[object]:
-    """No transaction: every statement by itself."""
+    """No transaction: every statement separately."""
     with (
         ledger_store.translate_errors(path),
         ledger_store._open_connection(path) as connection,

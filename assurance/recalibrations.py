@@ -55,7 +55,7 @@ class PublicWeights(LinearClassifier):
 
 @dataclass(frozen=True)
 class Subject:
-    """A classifier, and what it is made of."""
+    """A classifier, and its components."""
 
     classifier: type[PrivateCalibratedClassifier] = PrivateCalibratedClassifier
     paid: type[PrepaidSource] = PrepaidSource
@@ -65,7 +65,7 @@ class Subject:
 
 @contextmanager
 def using(subject: Subject) -> Iterator[None]:
-    """Let the classifier call the subject's functions, and watch whom it asks about."""
+    """Let the classifier call the subject's functions, and record its queries."""
 
     class Watching(subject.paid):  # type: ignore[misc,name-defined]
         __slots__ = ()
@@ -84,14 +84,14 @@ def using(subject: Subject) -> Iterator[None]:
 
 
 def fitted(subject: Subject, data: Dataset, **settings: Any) -> Any:
-    """A fit, and in ``FITS`` and ``ASKED`` what it looked at."""
+    """A fit, with the records that it used in ``FITS`` and ``ASKED``."""
     FITS.clear()
     ASKED.clear()
     return make_classifier(subject, **settings).fit_records(data)
 
 
 def make_classifier(subject: Subject, **settings: Any) -> PrivateCalibratedClassifier:
-    """A classifier of the subject's, with everything to ask for."""
+    """A classifier of the subject's, with all components."""
     usual = {"method": PrivateTemperature(micro_epsilon=MAP), "guard": Guard(GUARD / 1e6)}
     return subject.classifier(PublicWeights(), **{**usual, **settings})
 

@@ -151,7 +151,7 @@ class Tape:
     drawn: list[tuple[int, float]]
 
     def add_noise(self, exact: Any, noise: float) -> np.ndarray:
-        """Numbers that tell nothing of what they are added to."""
+        """Numbers that are independent of the values that they are added to."""
         self.drawn.append((len(exact), noise))
         rng = np.random.default_rng(len(self.drawn))
         return rng.integers(-1_000, 1_000, size=len(exact))

@@ -45,7 +45,7 @@ def theirs(noise: float, levels: tuple[float, ...], times: int) -> dp_event.DpEv
 
 
 def our_epsilon(levels: tuple[float, ...], times: int) -> float:
-    """Epsilon, computed anew."""
+    """Epsilon, computed without a cache."""
     _compose_branch.cache_clear()
     return epsilon_for(ours(1.1, levels, times), DELTA)
 

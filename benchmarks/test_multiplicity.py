@@ -4,7 +4,7 @@ The goal is 50 times, per model, on the four tables of Kulynych et al. (2023,
 https://doi.org/10.1145/3593013.3594103) at their budgets, predictions and statistics included.
 Ours is timed from the unfitted model on, diffprivlib from fit to predict with the paper's
 settings. Both work in processes of one thread, one of them or two at a time, and take turns for
-five rounds, of which the best counts. Both have the same law, which is tested beside it.
+five rounds, of which the best counts. Both have the same distribution, which is tested.
 """
 
 import sys

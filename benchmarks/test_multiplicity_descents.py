@@ -44,7 +44,7 @@ class Table:
 
     def dataset(self, dtype: str) -> Dataset:
         """Rows of norm about 1, in one precision."""
-        if self.name == "contraception":  # made up: only its shape matters
+        if self.name == "contraception":  # synthetic: only its shape matters
             rng = np.random.default_rng(0)
             X = rng.normal(size=(self.rows, self.features))
             y = (rng.random(self.rows) < expit(X @ np.linspace(-1, 1, self.features))).astype(

@@ -437,7 +437,7 @@ def _writable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _workspace(target: Path) -> Iterator[Path]:
-    """Temporary folder beside the target; one left by an interruption is removed."""
+    """Temporary folder next to the target; one left by an interruption is removed."""
     prefix = f".{target.name}-part-"
     for left in target.parent.glob(f"{prefix}*"):  # unused, since this process holds the lock
         shutil.rmtree(left, ignore_errors=True)

@@ -172,7 +172,7 @@ def table(
 
 
 def told(rows: Iterable[dict[str, Any]]) -> str:
-    """Rows as a table in Markdown, each beside the printed one."""
+    """Rows as a table in Markdown, each next to the printed one."""
     lines = [
         "| setting | set | ε | disagreement | interval of 95 % | deviation | median | p95 "
         "| AUC | F1 | printed: disagreement | AUC | F1 | off by | s.e. of AUC | of F1 |",

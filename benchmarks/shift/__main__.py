@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def selected_settings(networks: list[str], severity: int, with_choosing: bool) -> list[Setting]:
-    """Settings that were asked for, small networks first."""
+    """The selected settings, small networks first."""
     asked = measuring(severity) + (chosen_on() if with_choosing else [])
     order = {name: place for place, name in enumerate(NETWORKS)}
     return sorted(

@@ -48,7 +48,7 @@ def guarded(made: Tables, rng: np.random.Generator) -> tuple[Floats, Floats]:
 
 
 class ObservedSources(Sources):
-    """Sources whose answers are looked at again."""
+    """Sources whose answers are recorded."""
 
     def counts(self, share: float) -> Floats:
         """Right and wrong predictions, remembered."""

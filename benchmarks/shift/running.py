@@ -1,7 +1,7 @@
 """The whole grid: every method on every network and corruption, saved as it is computed.
 
 One file holds the results for one network and corruption. It says what it was made from, the
-code of the methods included, so that a run goes on where it stopped and nothing old is shown.
+code of the methods included, so that an interrupted run resumes and no outdated result is shown.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ def measure(setting: Setting, count: int = TRIALS, seed: str = "table") -> Resul
 
 
 def read(setting: Setting, count: int = TRIALS, seed: str = "table") -> Result | None:
-    """The kept result; None where there is none, or another code made it."""
+    """The saved result; None if there is none, or other code computed it."""
     try:
         with safe_open(_result_path(setting, count, seed), "np") as file:
             said = file.metadata() or {}
@@ -105,7 +105,7 @@ def read(setting: Setting, count: int = TRIALS, seed: str = "table") -> Result |
 def _errors(
     made: tables.Tables, wanted: Mapping[str, Method], *, private: bool
 ) -> dict[str, Floats]:
-    """Errors of methods, each with noise of its own; variants of one share theirs."""
+    """Errors of methods with independent noise; variants of one method share it."""
     found, answers = {}, dict[str, trials.Sources]()
     for name, method in wanted.items():
         family = name.split(",")[0]
@@ -120,7 +120,7 @@ def _errors(
 
 
 def _computed(missing: list[Setting], count: int, jobs: int, seed: str) -> Iterator[Result]:
-    """Results as they come; logits are made before, in this process."""
+    """Results as they are computed; logits are computed before, in this process."""
     for setting in missing:
         if read_cache(setting) is None:
             logits(setting.network, setting.corruption, setting.severity)

@@ -146,7 +146,7 @@ def _open(results: list[Result]) -> float:
 
 
 def words(corruption: str) -> str:
-    """A name for people."""
+    """A name for display."""
     return "frost (synthetic texture)" if corruption == FROST else corruption.replace("_", " ")
 
 
