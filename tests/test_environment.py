@@ -45,7 +45,7 @@ def installed(name: str) -> metadata.Distribution | None:
 
 
 def reachable(roots: list[Requirement]) -> set[str]:
-    """Names of everything the roots need, directly or not, as far as it is installed."""
+    """Names of all installed direct and indirect dependencies of the roots."""
     seen: set[tuple[str, str]] = set()
     waiting = list(roots)
     while waiting:

@@ -1,4 +1,4 @@
-"""The noise of tests has the distributions of the noise it stands for, and repeats itself."""
+"""The noise of tests has the distribution of the noise it replaces, and is repeatable."""
 
 import os
 import threading

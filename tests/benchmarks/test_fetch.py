@@ -96,7 +96,7 @@ def serve(tmp_path, fake):
 
 
 def cached_files(tmp_path) -> list[str]:
-    """What is in the cache, apart from locks."""
+    """Files in the cache, except for locks."""
     sets = tmp_path / "cache" / "sets"
     result = sets.iterdir() if sets.exists() else []
     return sorted(path.name for path in result if path.suffix != ".lock")
@@ -173,7 +173,7 @@ def test_an_sdist_is_not_run(index, tmp_path):
 
 
 def test_another_sdist_is_refused_before_it_could_run(index, tmp_path):
-    """Not even one that brings a build backend of its own."""
+    """Not even one that contains a build backend."""
     project = (
         b"[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
     )
@@ -492,7 +492,7 @@ HELD = FromFolder("held", (described("", path="t.csv"),), needs=("more",))
 
 @pytest.fixture
 def held(tmp_path) -> Path:
-    """A folder in which a set stands as it should."""
+    """A folder that contains a complete set."""
     (tmp_path / "mine" / "held" / "more").mkdir(parents=True)
     (tmp_path / "mine" / "held" / "t.csv").write_bytes(CONTENT)
     return tmp_path / "mine"

@@ -1,4 +1,4 @@
-"""Which map a calibrated classifier fits if it is not told: by its settings alone."""
+"""The default map of a calibrated classifier depends on its settings alone."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A reliability curve is made of the right numbers, with intervals that cover."""
+"""A reliability curve has the right numbers, with intervals that cover."""
 
 import json
 from dataclasses import FrozenInstanceError

@@ -155,7 +155,7 @@ def test_two_temperatures_where_there_is_enough_for_them(n, epsilon, relation, u
 
 
 def test_two_temperatures_do_better_from_there_on() -> None:
-    """On scores that one temperature does not repair."""
+    """On scores that one temperature cannot recalibrate."""
     rng = np.random.default_rng(2)
     scores = bent(6_000, rng)
     enough = MIN_RECORDS_TIMES_EPSILON / len(scores)
@@ -167,7 +167,7 @@ def test_two_temperatures_do_better_from_there_on() -> None:
 
 
 def bent(n: int, rng) -> Scores:
-    """Scores of five classes, unsure where they should be surer and the other way round."""
+    """Scores of five classes, underconfident for some records and overconfident for others."""
     logits = 2 * rng.normal(size=(n, 5))
     p = TwoTemperatures(1.6, 0.9).transform(Scores.from_logits(logits)).probabilities
     labels = (p.cumsum(axis=1) > rng.uniform(size=(n, 1))).argmax(axis=1)
@@ -201,7 +201,7 @@ def test_the_share_of_two_is_the_least_that_keeps_the_error_too() -> None:
 
 
 def test_one_temperature_does_better_below() -> None:
-    """On scores that one temperature repairs, and hardly any budget."""
+    """On scores that one temperature recalibrates, with hardly any budget."""
     rng = np.random.default_rng(5)
     scores = make_scores(1_500, 5, 3.0, 0.6, rng)
     one, two = (

@@ -158,7 +158,7 @@ def test_a_map_that_helps_is_kept(fitted):
 
 
 def test_a_map_that_does_harm_is_not_kept(run, predictions, monkeypatch):
-    """The fit is made to find a map that leaves no confidence; the guard is the real one."""
+    """The fit is forced to return a map without confidence; the guard is the real one."""
     fit = PrivateTemperature._fit
     monkeypatch.setattr(
         PrivateTemperature,

@@ -31,7 +31,7 @@ WORDS = ["recalibrate", "m", "--sources", "study/federation.toml", "--epsilon", 
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory):
-    """A model and a federation, which tests get copies of."""
+    """A model and a federation, which tests copy."""
     root = tmp_path_factory.mktemp("federation")
     federation(root / "study", model(root / "m"), deadline=1.0)
     return root
@@ -46,7 +46,7 @@ def place(prepared, tmp_path):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Hospitals of this process reply at once: what is tested here is not their deadline.
+    """Hospitals of this process reply at once: their deadline is not tested here.
 
     Those of a process that a test starts keep theirs.
     """
@@ -262,7 +262,7 @@ def test_a_silent_hospital_ends_it_and_it_goes_on_or_without_it(run, monkeypatch
 
 
 def by_files(folder):
-    """The same list, with files that somebody carries."""
+    """The same list, with files that are carried by hand."""
     path = folder / "federation.toml"
     text = path.read_text().replace(
         'kind = "local"', 'kind = "files"\nrequests = "out"\nanswers = "in"'

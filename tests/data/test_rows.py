@@ -1,4 +1,4 @@
-"""A row's score is its own, whatever stands around it."""
+"""A row's score depends on that row alone."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def last_three_added_backwards(rows):
 
 
 def second_by_the_third(rows):
-    """Company that only the row at one place notices, and only beside others."""
+    """Other rows change only the row at one position, and only in a block."""
     result = rows.copy()
     result[1] += 1e-9 * (rows[2] - rows[1])
     return result
@@ -163,7 +163,7 @@ def sum_backwards_at_odd_positions(weights):
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_few_outputs_do_not_hide_another_order_of_additions(outputs):
-    """One made-up row has the same bits at all places by chance, many have not."""
+    """One synthetic row may have the same bits at all positions by chance, many do not."""
     rng = np.random.default_rng(0)
     synthetic = rng.standard_normal((64, 10)).astype(np.float32)
     forwards = [

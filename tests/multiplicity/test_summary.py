@@ -14,7 +14,7 @@ RNG = np.random.default_rng(0)
 
 
 def draw_decisions(rng, m, n=60):
-    """Decisions that hang together: a luck of the run moves all individuals."""
+    """Dependent decisions: the randomness of a run moves all individuals."""
     luck = rng.normal(size=(m, 1))
     return (np.linspace(-1.5, 1.5, n) + 0.8 * luck + rng.normal(size=(m, n)) > 0).astype(int)
 
@@ -95,7 +95,7 @@ def test_unanimous_runs_have_no_gap():
 
 @pytest.mark.parametrize("share", [0.01, 0.5])
 def test_intervals_of_a_mean_cover_in_both_edge_cases(share):
-    """Where runs hardly ever disagree, and where they toss a coin, the same for all
+    """Where runs hardly ever disagree, and where they decide at random, equally for all
     individuals.
     """
     rng, truth, covered, left_out_only = np.random.default_rng(6), 4 * share * (1 - share), 0, 0

@@ -279,7 +279,7 @@ def test_a_run_is_locked_against_other_processes(charged_fit):
 
 
 def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_used(tmp_path):
-    """A process that opened it before the run ended finds it unlocked, beside a new one."""
+    """A process that opened it before the run ended finds it unlocked, and a new one exists."""
     descent = DPSGD(Poisson(0.5), Flat(1.0), SGD(0.1), 1.0, 5, 10.0)
     first, late, new = (
         Checkpoint(tmp_path / "run", descent, Layout(network()), {}, "one") for _ in range(3)

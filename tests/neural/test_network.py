@@ -365,7 +365,7 @@ def test_large_noise_gives_no_warning(steps):
 )
 def test_a_copy_predicts_the_same_and_has_no_internal_figures(copied):
     fitted = model(network()).fit(X, Y)
-    expected = fitted.predict_proba(X)  # what the first call finds out is not copied
+    expected = fitted.predict_proba(X)  # state of the first call is not copied
     result = copied(fitted)
     np.testing.assert_array_equal(result.predict_proba(X), expected)
     assert fitted.internal_.examples > 0

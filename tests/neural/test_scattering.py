@@ -9,7 +9,7 @@ import torch
 from veracal.neural.examples import ImageScaler
 from veracal.neural.scattering import IMAGENET, Scattering, morlet, scattering_transform
 
-# Features of one picture, by channel, row and column: how many filters, and the number.
+# Features of one image, by channel, row and column: number of filters, and the value.
 KYMATIO = {
     (0, 0, 0): (1, 0.52060348),
     (0, 3, 5): (1, 0.59057987),

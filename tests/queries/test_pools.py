@@ -40,7 +40,7 @@ PRICE = 500_000
 
 
 class HonestSource:
-    """A source of thirty records with the noise that was asked for."""
+    """A source of thirty records with the requested noise."""
 
     def __init__(self, unit=None, relation="add-remove"):
         self.calls, self.unit, self.relation = 0, unit, relation
@@ -145,7 +145,7 @@ def test_dropouts_and_invalid_answers_are_left_out(query, what):
     assert pooled.noise_std == pytest.approx(math.sqrt(2) * kept[0].noise_std)
     assert pooled.private
     assert np.isfinite(pooled.values).all()
-    # It may have charged all the same, and counts in what was asked.
+    # It may have charged nevertheless, and its request counts.
     assert pooled.requested == {(i,): kept[0].event for i in range(3)}
     with pytest.raises(DropoutError, match="at least 3 of 3 sources, got 2"):
         Pool([HonestSource(), FaultySource(does), HonestSource()], min_sources=3).answer(
@@ -273,7 +273,7 @@ def test_a_pool_of_pools(tmp_path):
     assert (
         rich.answer(Count(), micro_epsilon=PRICE, request="r/1/1") == pooled.parts[1].parts[1]
     )
-    # Asked once more without those, the others are not asked again.
+    # At a repeat without those, the others are not queried again.
     again = pool.round(QueryRequest(Correct(), PRICE), request="s", dropped=pooled.dropped())
     assert set(again.requested) == {(0,), (1, 1)}
     assert pooled.without({(0,): "x"}).units == pooled.parts[1].units

@@ -1,4 +1,4 @@
-"""Corruptions do what their definitions say, to many pictures as to one."""
+"""Corruptions follow their definitions, for many images as for one."""
 
 import colorsys
 from itertools import pairwise
@@ -32,7 +32,7 @@ DRAWN = {
 
 @pytest.fixture(scope="module")
 def make_images():
-    """Soft random pictures with black, white, gray and saturated corners."""
+    """Smooth random images with black, white, gray and saturated corners."""
     rng = np.random.default_rng(1)
     soft = ndimage.gaussian_filter(rng.normal(size=(6, 32, 32, 3)), (0, 3, 3, 0.3))
     soft = (soft - soft.min()) / (soft.max() - soft.min())
@@ -95,7 +95,7 @@ def test_nor_on_other_blocks(make_images, monkeypatch):
     monkeypatch.setattr("benchmarks.shift.corruptions._BLOCK", 4)
     whole = corrupted(make_images, "gaussian_noise", 5)
     assert (corrupted(make_images[:4], "gaussian_noise", 5) == whole[:4]).all()
-    # Blocks draw their own noise: equal pictures in two blocks do not come out equal.
+    # Blocks draw their own noise: equal images in two blocks have different results.
     same = corrupted(np.repeat(make_images[:1], 8, axis=0), "gaussian_noise", 5)
     assert (same[0] != same[4]).any()
 
@@ -127,7 +127,7 @@ def test_noise_has_the_variance_it_should(name, variance):
     made = corrupted(gray, name, 5) / 255
     assert np.var(made) == pytest.approx(variance, rel=0.04)
     assert made.mean() == pytest.approx(0.5, abs=0.004)
-    # Channels are disturbed each by itself.
+    # Channels are disturbed separately.
     channels = made.reshape(-1, 3).T
     assert np.abs(np.corrcoef(channels)[np.triu_indices(3, 1)]).max() < 0.03
 

@@ -1,4 +1,4 @@
-"""Logits are computed once, and not trusted when not whole or not those asked for."""
+"""Logits are computed once, and incomplete or other cached logits are not used."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ FOG = Setting("resnet20", "fog", 5)
 
 @pytest.fixture
 def answered(tmp_path, monkeypatch, rng):
-    """A cache of its own, three pictures, and a network that notes when it is asked."""
+    """A separate cache, three images, and a network that records its calls."""
     monkeypatch.setenv("VERACAL_CACHE", str(tmp_path))
     images = rng.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
     asked = []
@@ -43,7 +43,7 @@ def test_logits_are_computed_once(answered):
     assert answered == ["resnet20"]
     assert first[0].dtype == np.float32 and first[1].tolist() == [1, 0, 2]
     assert all((one == two).all() for one, two in zip(first, second, strict=True))
-    assert (logits("resnet20")[0] != first[0]).any()  # clean pictures are others
+    assert (logits("resnet20")[0] != first[0]).any()  # clean images differ
 
 
 @pytest.mark.parametrize("harm", ["cut", "flipped", "emptied", "another's"])
@@ -62,7 +62,7 @@ def test_a_harmed_file_is_computed_anew(answered, harm):
     again, _ = logits("resnet20", "fog", 5)
     assert len(answered) == asked + 1 and (again == scores).all()
     found = read_cache(FOG)
-    assert found is not None and (found[0] == scores).all()  # mended
+    assert found is not None and (found[0] == scores).all()  # restored
 
 
 def test_a_changed_definition_is_computed_anew(answered, monkeypatch):
@@ -127,7 +127,7 @@ def test_what_is_typed_is_what_is_wanted():
 
 @pytest.mark.long
 def test_published_accuracy(data_folder):
-    """On clean pictures; He et al. and the weights' authors print errors of 8.27 % and less."""
+    """On clean images; He et al. and the weights' authors print errors of 8.27 % and less."""
     data_folder("resnet_cifar10_weights")
     scores, labels = logits("resnet20")
     assert scores.shape == (10_000, 10) and np.bincount(labels).tolist() == [1_000] * 10

@@ -115,7 +115,7 @@ def test_folding_keeps_the_answers(make_images):
     quick = logits_of(network("resnet20", trained(20).state_dict()), make_images)
     assert quick.shape == (5, 10) and quick.dtype == np.float32
     assert quick == pytest.approx(slow, rel=1e-4, abs=1e-4)
-    assert np.ptp(slow, axis=0).min() > 0  # pictures are told apart
+    assert np.ptp(slow, axis=0).min() > 0  # images are distinguished
     left = [part for part in folded(plain).modules() if isinstance(part, nn.BatchNorm2d)]
     assert left == []
 
@@ -172,7 +172,7 @@ def test_harmed_weights_are_converted_anew(data_folder, cache, harm):
     place.write_bytes(whole[:-100] if harm == "cut" else whole[:-1] + bytes([whole[-1] ^ 1]))
     again = weights("resnet20")
     assert all((again[name] == first[name]).all() for name in first)
-    assert digest(load_file(place)) == digest(first)  # mended
+    assert digest(load_file(place)) == digest(first)  # restored
 
 
 def test_weights_with_another_checksum_are_refused(tmp_path, cache, monkeypatch):

@@ -48,7 +48,7 @@ def exact(make_tables):
 
 
 def split(make_tables, trial, point):
-    """Pictures of the sources of one trial, and those left for the test."""
+    """Images of the sources of one trial, and those left for the test."""
     used = make_tables.order[trial, : RECORDS[point]]
     return used, np.setdiff1d(np.arange(PICTURES), used)
 
@@ -149,7 +149,7 @@ def test_noise_has_the_law_of_the_sources(make_tables):
         mine = gaps[:, :, point].ravel()
         assert mine.std() == pytest.approx(np.sqrt(2 * m) * scale, rel=0.08)
         t = np.exp(-1 / scale)
-        law = np.sqrt(m * 2 * t) / (1 - t)  # of the discrete Laplace law
+        law = np.sqrt(m * 2 * t) / (1 - t)  # of the discrete Laplace distribution
         assert counts[:, :, point].std() == pytest.approx(law, rel=0.08)
     assert column(TEMPERATURES).tolist() == list(range(256))
     np.testing.assert_allclose(noisy.std(0.3)[0], np.sqrt(2 * SOURCES) / (0.3 * EPSILONS))

@@ -1,12 +1,12 @@
-"""Run the full suite and the gates many times, quiet and busy, and say whether any failed.
+"""Run the full suite and the gates many times, with and without load, and report failures.
 
-    python -m tests.tools.repeat_runs            # what is missing of 10 suites and 5 gates
-    python -m tests.tools.repeat_runs --summary  # what is known so far, in Markdown
+    python -m tests.tools.repeat_runs            # the missing ones of 10 suites and 5 gates
+    python -m tests.tools.repeat_runs --summary  # the results so far, in Markdown
 
 Of ten runs of the suite the first five are as ``make check`` runs it; the other five, and all
 five runs of the gates, have a busy loop on each core and a shuffled order. Every
 run that ended is one line of ``build/repeat_runs.jsonl`` with its commit, so that the command
-goes on where it was stopped. ``--any-commit`` counts runs of other commits, too.
+resumes where it was stopped. ``--any-commit`` counts runs of other commits, too.
 """
 
 import argparse
@@ -28,7 +28,7 @@ BUSY = "while True: pass"
 
 @dataclass(frozen=True)
 class Run:
-    """One run that is asked for."""
+    """One planned run."""
 
     what: str
     number: int

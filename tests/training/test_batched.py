@@ -1,4 +1,4 @@
-"""Batched fits equal the fits made one by one."""
+"""Batched fits equal sequential fits."""
 
 from contextlib import nullcontext
 from functools import partial

@@ -40,7 +40,7 @@ classes = ["bad", "good"]
 
 @pytest.fixture
 def reviews(tmp_path):
-    """A table of texts, of which some are good."""
+    """A table of texts, some of which are positive."""
     with (tmp_path / "reviews.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["review", "verdict"])
@@ -169,7 +169,7 @@ def test_a_setting_that_does_not_apply_is_rejected(tmp_path):
 
 
 def test_units_of_a_named_set_need_a_bound(tmp_path):
-    """Pictures of persons, as a catalog gives them: no schema says how many one has."""
+    """Images of persons from a catalog: no schema limits their number per person."""
     records = load_records(DIGITS)
     whole = replace(records.dataset, units=np.arange(len(records.dataset)) // 2)
     with pytest.raises(DataError, match="--max-contributions"):

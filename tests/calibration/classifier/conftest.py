@@ -1,4 +1,4 @@
-"""Whom map and guard were asked about."""
+"""The scores that map and guard were queried about."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from veracal.calibration import private_classifier as module
 
 @pytest.fixture
 def queried_scores(monkeypatch):
-    """Scores that map and guard were asked of, and what was announced."""
+    """Scores that map and guard were queried about, and the announced queries."""
     seen = []
 
     class Watching(module.PrepaidSource):

@@ -22,7 +22,7 @@ def test_a_fit_with_everything_declared_is_private() -> None:
     assert fitted.private_ and fitted.not_private_because_ == ()
     assert 0.99 < fitted.statement_.epsilon <= 1.0
     assert fitted.classes_.tolist() == ["no", "yes"]
-    # Training by itself cost less, and must not say so.
+    # Training alone cost less, and must not state that cost.
     assert not fitted.estimator_.private_
     assert "part of a calibrated classifier" in fitted.estimator_.not_private_because_[-1]
 

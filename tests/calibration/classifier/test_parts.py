@@ -50,7 +50,7 @@ def test_the_assignment_is_secret_and_ignores_row_numbers(queried_scores) -> Non
         )
         model.fit_records(DATA)
         held += np.isin(X[:, 0], queried_scores[0][0].values[:, 1])
-    # Thirty fair coins for each row: no row always or never held back, no run of rows either.
+    # Thirty fair draws for each row: no row is always or never held out, and no sequence of rows.
     assert 2 < held.min() and held.max() < 28
     assert abs(held[:200].sum() - held[200:].sum()) < 6 * np.sqrt(400 * 30 / 4)
 

@@ -1,4 +1,4 @@
-"""The map repairs the scores, by the answers that were announced."""
+"""The map recalibrates the scores, by the announced queries."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Fitters of every kind and form, and scores of classifiers that are too sure of themselves."""
+"""Fitters of every kind and form, and scores of overconfident classifiers."""
 
 import numpy as np
 from scipy.special import softmax
@@ -59,7 +59,7 @@ def brier(scores: Scores) -> float:
 
 
 def top_label_brier(mapped: Scores, given: Scores) -> float:
-    """Mean squared gap of being right and the probability of the class predicted before."""
+    """Mean squared gap between correctness and the probability of the former prediction."""
     rows = np.arange(len(given))
     said = mapped.probabilities[rows, given.predictions].astype(np.float64)
     return float(((said - (given.predictions == given.labels)) ** 2).mean())

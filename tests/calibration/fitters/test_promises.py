@@ -84,7 +84,7 @@ def test_logits_and_probabilities_are_not_confused(fitter: MapFitter) -> None:
     one = clone(fitter).fit_transform(as_logits).probabilities
     other = clone(fitter).fit_transform(as_probabilities).probabilities
     if isinstance(fitter, PlattScaling) and fitter.form != "scalar":
-        # Probabilities have lost the constant of each row, of which these forms make use.
+        # Probabilities have lost the constant of each row, which these forms use.
         assert np.abs(one - other).max() > 1e-3
     else:
         np.testing.assert_allclose(one, other, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Maps of every kind, and scores as strange as they come."""
+"""Maps of every kind, and extreme scores."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ TINY = 5e-324
 
 
 def maps(k: int) -> list[CalibrationMap]:
-    """Maps of every kind and form for k classes, none of them mild."""
+    """Maps of every kind and form for k classes, with strong effects."""
     line = np.linspace(-2.0, 2.0, k)
     many = 1 if k == 2 else k
     curves = [[0.0, 0.2, 0.9]] * many, [[0.0, 0.0, 1.0]] * many
@@ -53,7 +53,7 @@ def maps(k: int) -> list[CalibrationMap]:
 
 
 def extreme_scores(k: int) -> Iterator[tuple[str, Scores]]:
-    """Scores for k classes that break what was not thought through, each with a name."""
+    """Extreme scores for k classes, each with a name."""
     zero = np.zeros((3, k))
     label = [0, k - 1, 0]
     first, last = zero.copy(), zero.copy()

@@ -1,4 +1,4 @@
-"""Two temperatures: between them by confidence, and nobody's place in the order changes."""
+"""Two temperatures: interpolated by confidence, and the order of records is kept."""
 
 import math
 

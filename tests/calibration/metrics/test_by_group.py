@@ -1,4 +1,4 @@
-"""Every metric can be told apart by group, with intervals that hold the truth."""
+"""Every metric can be broken down by group, with intervals that contain the true value."""
 
 import numpy as np
 import pytest

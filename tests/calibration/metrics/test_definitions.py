@@ -158,7 +158,7 @@ def test_slope_is_that_of_logistic_regression(kind):
     model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12)
     model.fit(odds[:, None], result.labels)
     assert metrics.calibration_slope(result) == pytest.approx(model.coef_[0, 0], abs=1e-8)
-    assert metrics.calibration_slope(result) < 0.8  # too extreme, as they were made
+    assert metrics.calibration_slope(result) < 0.8  # too extreme, by construction
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])

@@ -1,4 +1,4 @@
-"""Where definitions agree, so do the figures of other libraries; where not, how far apart."""
+"""Figures of other libraries agree where definitions do; elsewhere they differ as stated."""
 
 import warnings
 
@@ -50,7 +50,7 @@ def test_netcal(sample):
         assert ours[1] == pytest.approx(netcal.MCE(15).measure(p, sample.labels), **CLOSE)
         equal_mass = netcal.ECE(15, equal_intervals=False).measure(p, sample.labels)
         assert ours[2] == pytest.approx(equal_mass, **CLOSE)
-        # Its ACE is the plain mean over bins of equal width that hold anybody.
+        # Its ACE is the unweighted mean over nonempty bins of equal width.
         bins = [b for b in curve(sample).bins if b.n]
         plain = np.mean([abs(b.confidence - b.accuracy) for b in bins])
         assert netcal.ACE(15).measure(p, sample.labels) == pytest.approx(plain, **CLOSE)
@@ -69,7 +69,7 @@ def test_torchmetrics(sample):
     if k == 2:
         theirs = float(peer.binary_calibration_error(p[:, 1].contiguous(), y, 15))
         assert metrics.binary_ece(sample) == pytest.approx(theirs, **CLOSE)
-    # A confidence of exactly 1 is in a bin of its own there, and in the last one here.
+    # A confidence of exactly 1 is in a separate bin there, and in the last one here.
     sure = Scores.from_probabilities([1.0, 0.97], [0, 1])
     p, y = torch.tensor(sure.values), torch.tensor(sure.labels)
     theirs = float(peer.multiclass_calibration_error(p, y, 2, 15))

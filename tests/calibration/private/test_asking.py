@@ -95,7 +95,7 @@ def test_a_statement_covers_every_query(holder, rng):
 
 
 def answer_of(paths, query):
-    """An answer of a pool in which these sources were asked."""
+    """An answer of a pool that queried these sources."""
     statement = Pool([Public(SCORES), Public(SCORES)]).answer(query.query, micro_epsilon=1)
     return replace(
         statement, private=True, requested={path: query.event("add-remove") for path in paths}
@@ -108,7 +108,7 @@ def test_records_at_several_sources_cost_at_each():
         QueryRequest(Count(), 100_000),
         QueryRequest(Gap(inverse=0.5), 50_000),
     ]
-    # Of three sources one was asked everything, one twice, one once: 0.35, 0.3, 0.2.
+    # Of three sources one got all queries, one two, one a single one: 0.35, 0.3, 0.2.
     rows = [[(0,), (1,), (2,)], [(0,), (1,)], [(0,)]]
     releases = [answer_of(row, query) for row, query in zip(rows, queries, strict=True)]
     for times, epsilon in ((1, 0.35), (2, 0.65), (3, 0.85), (9, 0.85)):

@@ -1,4 +1,4 @@
-"""The guard: what it asks, when it keeps a map, and how often it errs."""
+"""The guard: its query, when it keeps a map, and how often it errs."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Questions to sources of which some fall silent, differ in size or lie."""
+"""Queries to sources some of which drop out, differ in size or lie."""
 
 import itertools
 import math
@@ -53,7 +53,7 @@ def simulated(n=200, sources=5, *, seed=0, sizes=None, **settings):
 
 
 def list_requests(source, asks=ASKS):
-    """Everything asked of a source."""
+    """All requests to a source."""
     session = QuerySession(source)
     for i, ask in enumerate(asks):
         session.ask(ask, str(i))
@@ -65,7 +65,7 @@ def dropout_sets(m):
 
 
 def check_every_dropout_set(m):
-    """Whoever falls silent whenever: finite answers of the others, or a refusal."""
+    """For any dropouts at any time: finite answers of the others, or a refusal."""
     whole = list_requests(simulated(sources=m)).answers
     for silent in dropout_sets(m):
         last = {i: j % (len(ASKS) + 1) for j, i in enumerate(silent)}  # answers given before
@@ -136,7 +136,7 @@ def test_sources_of_unequal_size():
 
 
 class Counting:
-    """A source that counts how often it is asked, and falls silent on the way."""
+    """A source that counts its requests, and drops out in between."""
 
     def __init__(self, source, gives):
         self.source, self.gives, self.asked = source, gives, 0
@@ -158,7 +158,7 @@ def test_a_dropped_out_source_is_neither_queried_nor_charged_again(holder, rng, 
     settings = combined_statement(session.answers, unit_of(session.source), covers="x")
     assert settings.epsilon == pytest.approx(0.5, abs=1e-12)
     charged = [release.requested for release in session.releases]
-    # It counts with everything it was asked for: the question that it let pass included.
+    # All its requests count, including the query that it did not answer.
     assert sum((0,) in paths for paths in charged) == min(gives + 1, len(ASKS))
 
 
@@ -230,7 +230,7 @@ def test_fits_are_of_the_sources_that_answered_everything(fitter):
 def test_a_search_with_dropouts_ends_where_one_without_them_does():
     asks = PrivateTemperature(epsilon=8.0)
     late = asks.fit(simulated(4_000, dropouts={1: 3, 3: 3})).temperature_
-    # Fell silent at the last question: the questions before it were asked with all of them,
+    # Dropped out at the last query: the queries before it were sent to all of them,
     # the answers are of those that stayed.
     never = PrivateTemperature(epsilon=8.0).fit(simulated(4_000, dropouts=[1, 3])).temperature_
     assert late.value == pytest.approx(never.value, rel=0.15)

@@ -1,4 +1,4 @@
-"""A temperature of many sources: what it asks, what it costs, what it finds."""
+"""A temperature of many sources: its queries, its cost, its result."""
 
 import math
 

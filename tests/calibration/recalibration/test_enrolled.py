@@ -1,4 +1,4 @@
-"""What sources elsewhere have declared decides what they are asked."""
+"""The declarations of remote sources determine their queries."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Figures are asked for where the budget has room for them."""
+"""Figures are queried if the budget suffices for them."""
 
 import math
 from dataclasses import replace

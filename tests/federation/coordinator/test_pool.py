@@ -1,4 +1,4 @@
-"""Several sources elsewhere, asked together."""
+"""Several remote sources, queried together."""
 
 import threading
 from itertools import combinations
@@ -31,7 +31,7 @@ def three(tmp_path):
 
 
 def lying_source(server, change):
-    """A source that signs something else than its answer."""
+    """A source that signs a changed answer."""
 
     def reply(raw):
         answer = unseal_reply(server.reply(raw), server.key.public)
@@ -159,7 +159,7 @@ def test_a_dropout_of_a_finished_round_stays_out_in_the_run(three):
 
 
 def test_concurrent_runs_continue_from_the_round_that_finished_first(tmp_path, three):
-    """Else they would ask on from different sums, and sources would pay for both."""
+    """Otherwise they would continue from different sums, and sources would pay for both."""
     terms, place = [server.terms for server in three], tmp_path / "history"
     replies = {server.terms.source: server.reply for server in three}
 
@@ -182,7 +182,7 @@ def test_concurrent_runs_continue_from_the_round_that_finished_first(tmp_path, t
 
 
 def late_once(server):
-    """A source whose answer is not ready at its deadline; asked again, it is."""
+    """A source whose answer is not ready at its deadline, but at a repeat."""
     times = []
 
     def reply(raw):

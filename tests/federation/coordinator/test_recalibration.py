@@ -1,4 +1,4 @@
-"""One recalibration as a whole: the plan, breaking off anywhere, what everybody was charged."""
+"""A whole recalibration: the plan, interruptions at any point, the charges of all sources."""
 
 import json
 import math
@@ -157,7 +157,7 @@ def test_the_record_contains_dropouts_and_their_costs(three, tmp_path):
     json.dumps(fields, allow_nan=False)
     silent, patients = fields["sources"][1], fields["sources"][3]
     assert (silent["answered"], silent["head"]) == (False, None)
-    assert silent["epsilon"] == 0.2  # asked for the first of three answers, and so counted
+    assert silent["epsilon"] == 0.2  # the first of three answers was requested, and so counted
     assert (patients["unit"], patients["at_most"]) == ("patient", 3)
     text = statement_text(result, source_costs(source, result))
     for one in fields["sources"]:

@@ -1,4 +1,4 @@
-"""Each model gets the fastest engine that runs it as it is, and engines agree."""
+"""Each model gets the fastest engine that supports it unchanged, and engines agree."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Runs on real workers: the same scores wherever they are made, and nothing left behind."""
+"""Runs on real workers: the same scores on any worker, and no files left behind."""
 
 import itertools
 import os
@@ -69,7 +69,7 @@ def started_here(but=frozenset()):
     for child in psutil.Process().children():
         if child in but:
             continue
-        with suppress(psutil.NoSuchProcess):  # it may end while it is looked at
+        with suppress(psutil.NoSuchProcess):  # it may end during the check
             for one in (child, *child.children(recursive=True)):
                 command = " ".join(one.cmdline())
                 if command and "resource_tracker" not in command:
@@ -194,7 +194,7 @@ def with_nan(run):
 
 
 class Unloadable:
-    """Cannot be unpickled: stands for a module that workers do not have."""
+    """Cannot be unpickled, like a module that workers do not have."""
 
     def __reduce__(self):
         return __import__, ("nobody_has_this",)
@@ -492,7 +492,7 @@ def test_dask_without_a_client_is_reported(train, monkeypatch):
     import distributed
 
     def none(timeout):
-        raise ValueError("No clients found")  # as it is before any was made
+        raise ValueError("No clients found")  # as before the first one
 
     monkeypatch.setattr(distributed, "get_client", none)
     with pytest.raises(WorkerError, match=r"No Dask cluster: connect .*Client\(\)\.$"):

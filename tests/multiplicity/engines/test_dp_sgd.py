@@ -103,7 +103,7 @@ def test_neither_threads_nor_calls_change_a_bit(varied):
     assert np.array_equal(scores[0], scores[1]) and np.array_equal(scores[0], scores[2])
 
 
-# ---------------------------------------------------------------- law
+# ---------------------------------------------------------------- distribution
 
 
 def fits(model, data, count):

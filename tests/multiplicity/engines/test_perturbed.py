@@ -1,4 +1,4 @@
-"""Engines of perturbed models have the law of one fit after another."""
+"""Engines of perturbed models have the distribution of sequential fits."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,7 +33,7 @@ MODELS = [
 
 
 def table(k=2, n=60, d=3, seed=0):
-    """Records of which some are longer than the declared norm of the models."""
+    """Records, some of which are longer than the declared norm of the models."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     y = np.clip(np.floor(X[:, 0] + rng.normal(size=n) + k / 2), 0, k - 1).astype(int)

@@ -127,7 +127,7 @@ def test_our_logits_equal_the_decision_function():
     assert np.array_equal(one(result), -fitted.decision_function(train.X[:7]))
     ordered = Dataset(train.X, 1 - train.y, ("b", "z"), size=60, norm=2.0)
     assert np.array_equal(one(engine(model, ordered)), -one(result))
-    assert not fitted.private_  # whoever has the seed takes the noise off
+    assert not fitted.private_  # the seed determines the noise
 
 
 def test_columns_follow_the_declared_order():

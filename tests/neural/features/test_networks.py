@@ -54,7 +54,7 @@ def texts(n, columns=1, longest=28, seed=0):
 
 @cache
 def scorer(extractor, record):
-    """Load a network once; most of these tests only ask it things."""
+    """Load a network once; most of these tests only read from it."""
     return extractor.scorer(record)
 
 
@@ -111,7 +111,7 @@ def test_a_long_neighbor_does_not_stretch_a_short_text(monkeypatch):
     shapes = set()
 
     def means(network, rows):
-        texts_begin_with = 101  # made-up ones begin with anything
+        texts_begin_with = 101  # synthetic ones begin with any token
         ours = rows[rows[:, 0, 0] == texts_begin_with]
         shapes.update((int(row[2].sum()), rows.shape) for row in ours)
         return np.zeros((len(rows), MiniLM.dimension), np.float32)
@@ -363,7 +363,7 @@ def test_a_package_without_its_weights_is_a_clear_error(monkeypatch, tmp_path):
 
 
 def xrays(path, part, each):
-    """Evenly spread pictures of a part, normal ones first."""
+    """Evenly spread images of a part, normal ones first."""
     image = pytest.importorskip("PIL.Image")
     rows, labels = [], []
     with zipfile.ZipFile(path) as archive:

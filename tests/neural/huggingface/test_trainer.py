@@ -379,7 +379,7 @@ def test_a_mode_set_by_a_callback_is_reset(tmp_path):
         lambda module, *_: modes.append(module.training)
     )
     private_trainer.train()
-    assert all(modes[-4:-1]) and not modes[-1]  # the last one looks at the result
+    assert all(modes[-4:-1]) and not modes[-1]  # the last one checks the result
 
 
 def test_the_loss_can_be_smoothed(tmp_path):

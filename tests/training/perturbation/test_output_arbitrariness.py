@@ -141,7 +141,7 @@ def test_the_unshrunk_estimate_underestimates_arbitrariness():
 def test_the_shrunk_estimate_is_more_accurate():
     """The demonstration of the method: n = 500, d = 10, C = 1, epsilon = 1.
 
-    On other made-up records the mean flip was 0.470, the flat estimate 0.300, the shrunk 0.454.
+    On other synthetic records the mean flip was 0.470, the flat estimate 0.300, the shrunk 0.454.
     """
     rng = np.random.default_rng(1)
     X = rng.normal(size=(500, 10))
@@ -237,7 +237,7 @@ def test_max_disagreement_is_attained_by_an_even_rest():
         np.testing.assert_allclose(max_disagreement(q, k)[~below], 1.0)
 
 
-# ---------------------------------------------------------------- odd corners
+# ---------------------------------------------------------------- edge cases
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_tails_are_those_of_real_releases(delta):
 
 @pytest.mark.parametrize("noise", BOTH, ids=repr)
 def test_intervals_count_a_grid_however_coarse(noise):
-    """Noise rounded to a grid of its own scale: the truth is that of rounded noise."""
+    """Noise rounded to a grid of its scale: the true value is that of rounded noise."""
     trials, step = 20_000, 1.0
     rounded = replace(noise, rounding=np.sqrt(2) * step / 2)
     units = np.rint(draw_noise(noise, trials) / step)[:, 0] * step
