@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.datasets import FetchError
-from benchmarks.shift import weights as kept_weights
+from benchmarks.shift import weights as weight_cache
 from benchmarks.shift.resnet import (
     DEPTHS,
     DEVIATION,
@@ -158,7 +158,7 @@ def test_published_weights_round_trip(data_folder, cache, monkeypatch):
     assert set(load_file(place)) == set(converted(source)) == set(first)
     ResNet(20).load_state_dict(first, strict=False)
 
-    monkeypatch.setattr(kept_weights, "converted", lambda _: pytest.fail("converted again"))
+    monkeypatch.setattr(weight_cache, "converted", lambda _: pytest.fail("converted again"))
     again = weights("resnet20")
     assert all((again[name] == first[name]).all() for name in first)
 
