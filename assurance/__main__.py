@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None, *, folder: Path = HERE) -> int:
         ENTROPY.install()
         NOISE.install(importlib.import_module("veracal.mechanisms.discrete_noise"))
     chosen = options.gate or [
-        name for name, gate in gates.items() if wanted(gate, options.long)
+        name for name, gate in gates.items() if is_selected(gate, options.long)
     ]
     if unknown := [name for name in chosen if name not in gates]:
         print(
@@ -181,7 +181,7 @@ def name_of(gate: ModuleType) -> str:
     return getattr(gate, "NAME", gate.__name__.rpartition("gate_")[2])
 
 
-def wanted(gate: ModuleType, long: bool) -> bool:
+def is_selected(gate: ModuleType, long: bool) -> bool:
     """Whether a run that names no gate includes this one."""
     return long or not getattr(gate, "LONG", False)
 
@@ -200,10 +200,10 @@ def listing(gates: dict[str, ModuleType]) -> str:
 
 
 def verdicts(gates: dict[str, ModuleType], options: argparse.Namespace) -> Iterator[Verdict]:
-    """What the gates find, in their order; several at a time, if wished, as they end.
+    """Yield the verdicts of the gates in their order, or as they end if run in parallel.
 
-    Of several, the slowest start first, and each has a process of its own: what one gate
-    leaves in memory, or frees there, would be measured by the next.
+    Parallel gates start with the slowest, each in its own process: memory that one gate
+    leaves or frees would otherwise be measured by the next.
     """
     waiting = list(gates)
     if options.jobs > 1:
@@ -218,7 +218,7 @@ def verdicts(gates: dict[str, ModuleType], options: argparse.Namespace) -> Itera
     while waiting or running:
         while waiting and len(running) < options.jobs:
             name = waiting.pop(0)
-            running[apart(name, gates[name], options)] = name
+            running[judge_in_child(name, gates[name], options)] = name
         for pipe in wait(list(running)):
             assert isinstance(pipe, Connection)
             name = running.pop(pipe)
@@ -230,7 +230,7 @@ def verdicts(gates: dict[str, ModuleType], options: argparse.Namespace) -> Itera
                 )
 
 
-def apart(name: str, gate: ModuleType, options: argparse.Namespace) -> Connection:
+def judge_in_child(name: str, gate: ModuleType, options: argparse.Namespace) -> Connection:
     """Judge a gate in a child; what its verdict is read from."""
 
     def tell() -> None:

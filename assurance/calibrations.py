@@ -1,4 +1,4 @@
-"""What the gates of private calibration share: queries, records, holders of them."""
+"""Shared by the gates of private calibration: queries, records, curators."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

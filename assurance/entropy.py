@@ -21,9 +21,9 @@ from contextlib import contextmanager
 class RepeatableEntropy:
     """SHAKE-256 of a label and a counter, in place of the system's entropy.
 
-    Every module that draws has a counter of its own, so that what is drawn once a process
+    Every drawing module has its own counter, so that what is drawn once a process
     (by the first import of ``multiprocessing``, say) changes no other draw. Threads have
-    counters apart from the main thread's. A forked child goes on under a label that says
+    counters separate from the main thread's. A forked child continues under a label that says
     which fork it is: it repeats neither its parent's bytes nor those of another child.
     """
 

@@ -98,7 +98,7 @@ def recalibrated(source: Any, **settings: Any) -> Outcome:
 
 
 def methods() -> dict[str, Method]:
-    """Every method that asks a pool; names are looked up late, so that mutants are met."""
+    """Every method that queries a pool; late name lookup lets mutants take effect."""
     price = {"micro_epsilon": MICRO}
     platt = {**price, "delta": DELTA, "classes": CLASSES, "steps": 4}
     return {
@@ -225,11 +225,11 @@ class RecordingSource:
 
     @property
     def spent(self) -> float:
-        """Sum of the pure costs that were asked of it."""
+        """Sum of the pure costs of its requests."""
         return sum(one.event.sensitivity / one.event.noise for one in self.asked)
 
 
-def watched(
+def observe_sources(
     records: Sequence[Scores], relation: Any, rng: np.random.Generator, **more: Any
 ) -> list[RecordingSource]:
     """A source for each of several."""

@@ -1,4 +1,4 @@
-"""Metrics of calibration as they are defined, one record at a time and in exact sums.
+"""Calibration metrics by their definitions, one record at a time and in exact sums.
 
 Gates and tests hold the fast ones against these.
 """

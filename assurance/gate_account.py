@@ -1,4 +1,4 @@
-"""The accountant is never below the truth, close to it, and monotone."""
+"""Epsilon is never below the true value, close to it, and monotone."""
 
 import math
 from collections.abc import Callable
@@ -101,7 +101,7 @@ def delta_doubled(event: Event, delta: float, unit: Unit | None = None) -> float
 
 
 def two_batches_for_one(event: Event, delta: float, unit: Unit | None = None) -> float:
-    """Charge two statistics of one batch as if each had a batch of its own."""
+    """Charge two statistics of one batch as if each had its own batch."""
     if isinstance(event, Repeated) and isinstance(event.event, PoissonGaussian):
         inner = event.event
         if inner.relation == "add-remove" and inner.rate < 1:
@@ -111,7 +111,7 @@ def two_batches_for_one(event: Event, delta: float, unit: Unit | None = None) ->
 
 
 def coins_tossed_anew(event: Event, delta: float, unit: Unit | None = None) -> float:
-    """Take the coins of one split for independent ones each time it is used."""
+    """Treat one random split as an independent split each time it is used."""
     if isinstance(event, Composed) and any(isinstance(e, Parallel) for e in event.events):
         splits = [e for e in event.events if isinstance(e, Parallel)]
         parts = [compose_split(split, delta, 1e-3) for split in splits]
@@ -255,7 +255,7 @@ RARE = 0.01
 
 
 def twice_split(noise: float, delta: float) -> tuple[Event, float]:
-    """One split by secret coins, used ten times."""
+    """One secret random split, used ten times."""
     split = Parallel((Gaussian(noise), Gaussian(30 * noise)), (RARE, 1 - RARE))
     return Composed((split, Composed((split,) * 9))), delta
 
@@ -263,7 +263,7 @@ def twice_split(noise: float, delta: float) -> tuple[Event, float]:
 def split_truth(noise: float, delta: float) -> float:
     """At least what the rare part alone costs those who are in it, and no more than its worst.
 
-    The bound ignores the coins here, so it is the cost of the expensive part.
+    The bound ignores the random split here, so it is the cost of the expensive part.
     """
     return gaussian(math.sqrt(10) / noise, delta)
 

@@ -176,7 +176,7 @@ def rows_with_sums(sums: Floats, dimension: int, far: float = 1e6) -> tuple[Floa
 
 
 @cache
-def drawn(kind: type, dimension: int, releases: int, models: int) -> Floats:
+def draw_noise(kind: type, dimension: int, releases: int, models: int) -> Floats:
     """Noise of scale 1, of shape (releases, models, dimension)."""
     rng = np.random.default_rng(0)
     if kind is GaussianNoise:
@@ -195,7 +195,7 @@ def along_the_gap(b: Floats) -> Floats:
 
 def missed_by_output(kind: type, releases: int) -> float:
     """Misses of intervals for weights of zero plus noise."""
-    two, three = drawn(kind, 2, releases, 1)[:, 0], drawn(kind, MORE, releases, 3)
+    two, three = draw_noise(kind, 2, releases, 1)[:, 0], draw_noise(kind, MORE, releases, 3)
     chosen = np.linalg.norm(two, axis=1)[:, None]
     shares = []
     for sums, individuals, dimension in (
@@ -221,7 +221,7 @@ def missed_by_output(kind: type, releases: int) -> float:
 def missed_by_objective(releases: int) -> float:
     """Misses of certificates for weights that are the noise divided by the penalty."""
     penalty, scale, shares = 3.0, 0.5, []
-    two, three = (drawn(GammaNoise, d, releases, m) for d, m in ((2, 1), (4, 3)))
+    two, three = (draw_noise(GammaNoise, d, releases, m) for d, m in ((2, 1), (4, 3)))
     two = two[:, 0]
     chosen = np.linalg.norm(two, axis=1)[:, None]
     for sums, individuals, form in (

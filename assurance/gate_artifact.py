@@ -89,7 +89,7 @@ def trusting(content: bytes, shapes: Any, where: str) -> dict[str, Any]:
         raise VeracalError(str(cause)) from cause
 
 
-def in_place(path: Path, files: Any, *, force: bool = False) -> Path:
+def write_in_place(path: Path, files: Any, *, force: bool = False) -> Path:
     """Write one file after the other under the final name."""
     path.mkdir(exist_ok=force)
     for name, content in files.items():
@@ -126,7 +126,7 @@ MUTANTS: dict[str, Patches] = {
     "names that climb out": {
         "veracal.artifact.storage._validate_files": lambda files, where: files
     },
-    "partial write": {"veracal.artifact.classifier.write_folder": in_place},
+    "partial write": {"veracal.artifact.classifier.write_folder": write_in_place},
     "old folder removed first": {"veracal.artifact.classifier.write_folder": emptied_first},
     "any folder replaced": {
         "veracal.artifact.storage.check_output_folder": lambda path, **settings: None

@@ -1,9 +1,9 @@
-"""Private calibration tells nothing of the records but by the answers it paid for.
+"""Private calibration depends on the records only through answers that were charged.
 
-No record moves a question further than it says, under either relation. Where noise is replaced
-by the same answer for everybody, fits, decisions and measurements on neighbors are the same to
-the last bit. What is charged is what was announced, once, and the calibration error is not
-raised by noise.
+No record moves a query further than its sensitivity, under either relation. If noise is
+replaced by the same answer for all, fits, decisions and measurements on neighbors are the same
+to the last bit. The announced cost is charged once, and the calibration error is not increased
+by noise.
 """
 
 import math
@@ -86,7 +86,7 @@ def two_scores(self: BrierGain, records: Any) -> np.ndarray:
 
 
 def without_noise(map_: CalibrationMap, source: Any, **about: Any) -> Any:
-    """Ask, pay, and decide by the exact gain."""
+    """Query, pay, and decide by the exact gain."""
     found = NEVER_WORSE(map_, source, **about)
     gain = int(BrierGain(map_).evaluate(source._records)[0])
     made = map_ if gain > 0 else Identity()
@@ -132,7 +132,7 @@ def true_start(self: PrivateTemperature, session: Any, queries: Any) -> Any:
 
 
 def true_slopes(self: PrivateTwoTemperatures, source: Any, **about: Any) -> Any:
-    """Ask for the slopes, and then use those of the records."""
+    """Query the slopes, and then use those of the records."""
     records = source._records
 
     def exact(values: Any) -> Any:
@@ -144,7 +144,7 @@ def true_slopes(self: PrivateTwoTemperatures, source: Any, **about: Any) -> Any:
 
 
 def not_shared(self: ConfidenceWeightedGaps, records: Any) -> np.ndarray:
-    """A record's whole gap to the unsure, and again to the sure."""
+    """Count the whole gap of a record at low confidence, and again at high confidence."""
     gaps = self.per_record(records).sum(axis=1) if len(records) else np.zeros(1)
     total = np.trunc(np.nan_to_num(gaps) * 2**self.bits).astype(np.int64).sum()
     return np.array([total, total])
@@ -160,13 +160,13 @@ def a_question_too_many(micro: int, shares: Any) -> tuple[int, ...]:
     return (micro // (len(shares) - 1),) * len(shares)
 
 
-def asked_anew(self: QueryRequest, source: Any, request: str | None = None) -> Any:
-    """Under an id that nobody can repeat."""
+def query_under_new_id(self: QueryRequest, source: Any, request: str | None = None) -> Any:
+    """Query under a new id, which cannot be repeated."""
     fresh = np.random.default_rng().integers(2**62)
     return source.answer(self.query, micro_epsilon=self.micro_epsilon, request=f"{fresh}")
 
 
-def only_if_kept(map_: CalibrationMap, source: Any, **about: Any) -> Any:
+def charge_if_kept(map_: CalibrationMap, source: Any, **about: Any) -> Any:
     """Look first, and charge only for a map that is kept."""
     if int(BrierGain(map_).evaluate(source._records)[0]) <= 0:
         release = source.answer(BrierGain(Identity()), micro_epsilon=1)
@@ -237,8 +237,8 @@ MUTANTS: dict[str, Patches] = {
         "veracal.calibration.private.temperature.divide_epsilon": a_question_too_many
     },
     "M20 float Laplace": {ADD: float_laplace},
-    "a retry is asked anew": {"veracal.queries.sources.QueryRequest.ask": asked_anew},
-    "guard charged only if the map is kept": {f"{GATE}.guard_map": only_if_kept},
+    "a retry is asked anew": {"veracal.queries.sources.QueryRequest.ask": query_under_new_id},
+    "guard charged only if the map is kept": {f"{GATE}.guard_map": charge_if_kept},
 }
 
 
@@ -333,7 +333,7 @@ def replay_queries(rng: np.random.Generator, rounds: int) -> None:
 
 
 def works() -> dict[str, Work]:
-    """Everything that is made of answers, each as a function of a source."""
+    """Every computation on answers, as a function of a source."""
     return {
         "temperature": lambda source: outcome(
             PrivateTemperature(micro_epsilon=MICRO).fit(source)
@@ -358,7 +358,7 @@ def outcome(fitter: Any) -> object:
 
 
 def replay_fits(folder: Path, rng: np.random.Generator, rounds: int) -> None:
-    """With the same answers for everybody, nothing depends on the records."""
+    """With the same answers for all sources, no result depends on the records."""
     for _ in range(rounds):
         seed = int(rng.integers(2**32))
         pools = [
@@ -376,7 +376,7 @@ def replay_fits(folder: Path, rng: np.random.Generator, rounds: int) -> None:
 
 
 def same_for_all(seed: int) -> Callable[..., np.ndarray]:
-    """Answers that do not depend on what was asked of whom."""
+    """Answers that do not depend on the query or the source."""
     answers = np.random.default_rng(seed)
     return lambda units, scale: answers.integers(2**24, size=len(units))
 

@@ -1,4 +1,4 @@
-"""What a caller told NumPy to do about overflow and underflow does not decide about an answer.
+"""NumPy's settings for overflow and underflow do not affect an answer.
 
 Under ``np.errstate(all="raise")``, or where warnings are errors, arithmetic on an extreme
 record ends in an error. Where that comes after the charge, the answer is an error on one data
@@ -83,7 +83,7 @@ MUTANTS: dict[str, Evaluate] = {
 
 
 def run(subject: Evaluate, *, long: bool) -> str:
-    """Ask everything in every context."""
+    """Make every query in every context."""
     failed, tried = [], 0
     for scores in records():
         for query in queries():

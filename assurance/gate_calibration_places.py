@@ -1,4 +1,4 @@
-"""What a record adds to an answer does not depend on where it stands among the others.
+"""The contribution of a record to an answer does not depend on its position.
 
 One record that is added in front moves every other one by a place. The former code mapped
 records by a matrix product of BLAS, whose kernels round differently at the ends of a thread's
@@ -50,7 +50,7 @@ def another_kernel(z: Any, weights: Any) -> Any:
     return result
 
 
-def pairwise_at_even_places(z: Any, weights: Any) -> Any:
+def pairwise_at_even_positions(z: Any, weights: Any) -> Any:
     """A product that rounds otherwise at every other place."""
     if np.ndim(weights) < 2:
         return z * weights
@@ -62,7 +62,7 @@ def pairwise_at_even_places(z: Any, weights: Any) -> Any:
 CORRECT: Product = platt_maps.multiply_rows
 MUTANTS: dict[str, Product] = {
     "another kernel for a few rows": another_kernel,
-    "another order at every other place": pairwise_at_even_places,
+    "another order at every other place": pairwise_at_even_positions,
 }
 
 
@@ -70,7 +70,7 @@ MUTANTS: dict[str, Product] = {
 
 
 def run(subject: Product, *, long: bool) -> str:
-    """Shift records, and take them apart."""
+    """Shift records, and compare sums with those of single records."""
     with (
         mock.patch.object(platt_maps, "multiply_rows", subject),
         mock.patch.object(platt_gradients, "multiply_rows", subject),
@@ -81,7 +81,7 @@ def run(subject: Product, *, long: bool) -> str:
             for kind in ("logits", "probabilities")
             for threads in THREADS
         )
-        many = taken_apart(20)
+        many = check_additive(20)
     assert not moved, f"{moved} records changed bits with their place"
     return f"0 records change bits with their place; {many} sums are those of their records"
 
@@ -110,7 +110,7 @@ def maps(k: int) -> tuple[Any, ...]:
 
 
 def shifted(k: int, kind: str, threads: int) -> int:
-    """How many mapped records change when others stand before them."""
+    """Number of mapped records that change when others precede them."""
     some = records(700, k, kind)
     changed = 0
     with threadpool_limits(threads):
@@ -123,7 +123,7 @@ def shifted(k: int, kind: str, threads: int) -> int:
     return changed
 
 
-def taken_apart(k: int) -> int:
+def check_additive(k: int) -> int:
     """How many kinds of sums are the sums over their records; one that is not is an error."""
     some, grid = records(60, k, "logits"), ParameterGrid()
     matrix = grid.nearest(np.random.default_rng(k).normal(size=(k, k)), np.zeros(k))

@@ -1,4 +1,4 @@
-"""No calibration error, gap or decision of the guard gives away more than was charged for it.
+"""No calibration error, gap or decision of the guard reveals more than was charged.
 
 The tail audit of the gate `tails`, on neighbors that reach the sensitivity of the questions of
 calibration, and on the yes or no of the guard.
@@ -11,7 +11,17 @@ import numpy as np
 
 from assurance.audits import pure_lower_bound
 from assurance.calibrations import FLIP, holder
-from assurance.gate_tails import ADD, NONE, RIGHT, WRONG, Case, certified, drawn, gaussian, once
+from assurance.gate_tails import (
+    ADD,
+    NONE,
+    RIGHT,
+    WRONG,
+    Case,
+    certified,
+    draw_wrong_noise,
+    gaussian,
+    once,
+)
 from assurance.ledgers import Patches, patched
 from veracal.calibration import (
     AbsoluteGaps,
@@ -88,8 +98,8 @@ SCALARS = "veracal.calibration.queries.scalars"
 BY_BIN = "veracal.calibration.queries.binned.ByBin.sensitivity"
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "M2 half the noise": {ADD: drawn(0.5)},
-    "M3 noise times 0.85": {ADD: drawn(0.85)},
+    "M2 half the noise": {ADD: draw_wrong_noise(0.5)},
+    "M3 noise times 0.85": {ADD: draw_wrong_noise(0.85)},
     "Gaussian for Laplace": {ADD: gaussian},
     "absolute gaps moved by 1 under replace-one": {
         BY_BIN: lambda self, relation: SENSITIVITY(self, "add-remove")

@@ -1,4 +1,4 @@
-"""Nothing is charged less than it costs, and nothing that reads records is free.
+"""No charge is below its cost, and no computation that reads records is free.
 
 Random events, compositions of compositions among them, are charged to ledgers of every kind
 that adds up. What a ledger charges is compared with the loss written out here as an exact
@@ -65,7 +65,7 @@ def one_row(event: Event, unit: Unit) -> int:
 def compute_first(
     path: Path, asked: ChargeRequest, compute: Callable[[], bytes] | None
 ) -> object:
-    """Look at the records before looking at what is left."""
+    """Read the records before checking the remaining budget."""
     answer = None if compute is None else compute()
     with ledger_store.writing(path) as connection:
         due = ledger_charge.debit_for(connection, asked)

@@ -2,7 +2,7 @@
 
 A network is fitted under one charge, with a checkpoint after every step, by a process that
 masks no permission. Whenever the checkpoint reaches the disk, and in the end, every file beside
-the ledger must be its owner's alone, also where a killed process has left a readable one.
+the ledger must be readable by its owner only, even if a killed process left a readable one.
 """
 
 import os
@@ -44,7 +44,7 @@ def afterwards(path: Path, content: bytes) -> None:
     path.chmod(0o600)
 
 
-def over_what_was_left(path: Path, content: bytes) -> None:
+def write_over_old_file(path: Path, content: bytes) -> None:
     """Write over what a killed process left, with the permissions that has."""
     made = path.with_name(f".{path.name}.part")
     with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -58,12 +58,12 @@ CORRECT: Replace = checkpoints._write_atomically
 MUTANTS: dict[str, Replace] = {
     "permissions of any new file, as before": as_any_file,
     "permissions taken away afterwards": afterwards,
-    "written over what was left": over_what_was_left,
+    "written over what was left": write_over_old_file,
 }
 
 
 def run(subject: Replace, *, long: bool) -> str:
-    """Fit, and look at every file each time that one is synchronized; ``long`` is ignored."""
+    """Fit, and check every file each time that one is synchronized; ``long`` is ignored."""
     looks = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -120,7 +120,7 @@ def fit(holder: Curator, path: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """Every file is its owner's alone; the lock, which is empty, may be anybody's."""
+    """Every file is readable by its owner only, except for the empty lock file."""
     for one in folder.iterdir():
         mode = stat.S_IMODE(one.stat().st_mode)
         if one.suffix != ".lock":

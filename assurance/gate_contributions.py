@@ -1,4 +1,4 @@
-"""Nobody contributes more rows than declared, and nobody's choice depends on others."""
+"""No unit contributes more rows than declared, and their choice depends on no other unit."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def the_first_rows(data: Dataset, *, max_contributions: int) -> Dataset:
 
 
 def by_batch(data: Dataset, *, max_contributions: int) -> Dataset:
-    """Limit each batch of a stream by itself."""
+    """Limit each batch of a stream separately."""
     assert data.units is not None
     rows = [
         np.flatnonzero(
@@ -53,7 +53,7 @@ def promised_only(data: Dataset, *, max_contributions: int) -> Dataset:
 
 
 def fixed_seed(data: Dataset, *, max_contributions: int) -> Dataset:
-    """Choose with a seed that everybody knows."""
+    """Choose with a public seed."""
     return limit_contributions(
         data, max_contributions=max_contributions, rng=np.random.default_rng(0)
     )
@@ -70,7 +70,7 @@ MUTANTS: dict[str, Limiter] = {
 
 
 def run(subject: Limiter, *, long: bool) -> str:
-    """Check the bound on many data sets, and the law of the choice on one."""
+    """Check the bound on many data sets, and the distribution of the choice on one."""
     rng = np.random.default_rng(0)
     sets = 2_000 if long else 300
     for _ in range(sets):

@@ -1,4 +1,4 @@
-"""All runs on one data set share one budget and one split, wherever their output goes.
+"""All runs on one data set share one budget and one split, whatever their output folder.
 
 Runs with other settings, other outputs, another split key and another test share are tried on
 one table, by other paths of it too, after the first has spent its epsilon, and with the
@@ -87,14 +87,14 @@ class Subject:
     patches: tuple[tuple[str, object], ...] = ()
 
 
-def beside_the_output(out: Path) -> Path:
+def ledger_per_output(out: Path) -> Path:
     """The ledger of the first build, one for each output folder."""
     return Path(f"{out}.ledger")
 
 
 @classmethod  # type: ignore[misc]
 def any_rule(cls: type, path: Path, rule: object, *, fresh: bool) -> object:
-    """A store that takes whatever rule a run asks for."""
+    """A store that accepts the rule of any run."""
     Path(path).unlink(missing_ok=True)
     return PartitionStore.create(path, rule)  # type: ignore[arg-type]
 
@@ -121,7 +121,7 @@ def by_row_number(data: Dataset, store: PartitionStore, **how: bool) -> tuple[Sp
     return SPLIT_AND_ASSIGN(data, store, **how)
 
 
-def corrected_drawn_again(
+def redraw_corrected_rows(
     data: Dataset, store: PartitionStore, **how: bool
 ) -> tuple[Split, Any]:
     """Let a row that was not recorded draw by its new content."""
@@ -140,7 +140,7 @@ def not_consulted(config: Config, records: Any, ledger: Ledger) -> Any:
 SPLIT_AND_ASSIGN = library.split_and_assign
 CORRECT = Subject()
 MUTANTS = {
-    "a ledger for each output folder": Subject(ledger=beside_the_output),
+    "a ledger for each output folder": Subject(ledger=ledger_per_output),
     "a run with another split is taken": Subject(
         patches=(("veracal.workflow.charging.PartitionStore.obtain", any_rule),)
     ),
@@ -163,7 +163,7 @@ MUTANTS = {
     ),
     "split by the hash of float features": splitting(by_features),
     "split by row number under replace-one": splitting(by_row_number),
-    "a corrected row is drawn again": splitting(corrected_drawn_again),
+    "a corrected row is drawn again": splitting(redraw_corrected_rows),
     "a later measurement names the caps of before": Subject(
         patches=(("veracal.workflow.running.with_total", lambda told, _: told),)
     ),
@@ -248,7 +248,7 @@ def splits(first: Config) -> Iterator[Config]:
 
 @contextmanager
 def table(subject: Subject) -> Iterator[Path]:
-    """A folder with a table, ledgers of its own, and the library as the subject has it."""
+    """A folder with a table, its own ledgers, and the library as patched by the subject."""
     folder = Path(tempfile.mkdtemp())
     lines = [f"{i},{'ab'[i % 2]},{int(i % 300 > 150)}" for i in range(300)]
     (folder / "visits.csv").write_text("\n".join(["age,ward,ill", *lines]))
@@ -297,7 +297,7 @@ def rows(made: RunResult, part: str = "test") -> set[bytes]:
 
 
 def vanish(ledger: Path) -> None:
-    """Remove a ledger and what is beside it."""
+    """Remove a ledger and the files next to it."""
     for path in ledger.parent.glob(f"{ledger.name}*"):
         path.unlink()
 
@@ -349,7 +349,7 @@ class Used:
 
 
 @contextmanager
-def watched() -> Iterator[Used]:
+def record_jobs() -> Iterator[Used]:
     """Note whose records a job is trained on and measured on."""
     used, real_train, real_measure = Used(set(), set()), RunPlan.train_model, RunPlan.measure
 
@@ -368,7 +368,7 @@ def watched() -> Iterator[Used]:
         yield used
 
 
-def measured_again(
+def check_remeasurement(
     subject: Subject,
     folder: Path,
     name: str,
@@ -389,11 +389,11 @@ def measured_again(
         measurement=replace(first.measurement, reserve=1),
     )
     place = None if subject.ledger is None else subject.ledger(out)
-    with watched() as before:
+    with record_jobs() as before:
         made = fit(chosen, out, ledger=place)
     Ledger(made.ledger.path).extend(epsilon=1.0)
     path.write_text("\n".join(lines[1]))
-    with watched() as after, mock.patch.object(Encoder, "another_machine", True):
+    with record_jobs() as after, mock.patch.object(Encoder, "another_machine", True):
         remeasure(out, source=str(path), ledger=place)
     for written_again in ("model.json", "results.json", "MODEL_CARD.md"):
         told = (out / written_again).read_text()
@@ -418,12 +418,12 @@ def features(subject: Subject, folder: Path) -> int:
         mock.patch("veracal.workflow.records.choose_encoder", return_value=encoder),
         mock.patch("veracal.artifact.classifier._known_extractors", return_value=known),
     ):
-        return measured_again(subject, folder, "features", (written(), written()))
+        return check_remeasurement(subject, folder, "features", (written(), written()))
 
 
 def corrected(subject: Subject, folder: Path) -> int:
     """The second attack: a cell has another value, or the same value in another spelling."""
-    return measured_again(
+    return check_remeasurement(
         subject,
         folder,
         "corrected",
@@ -437,7 +437,9 @@ def resorted(subject: Subject, folder: Path) -> int:
     head, *lines = written(slots=True, correct=True)
     after = [head, *reversed(lines)]
     lines = written(slots=True)
-    return measured_again(subject, folder, "resorted", (lines, after), relation="replace-one")
+    return check_remeasurement(
+        subject, folder, "resorted", (lines, after), relation="replace-one"
+    )
 
 
 def written(*, slots: bool = False, correct: bool = False) -> list[str]:

@@ -1,10 +1,10 @@
 """No hash of records that is shown, sent or used as a file name confirms a guess of them.
 
-Whoever guesses the records computes every plain hash of them. Names in the cache of features
-must therefore hang on a secret of the cache, and what an audit tells must hold none. Nor may a
-plain hash of a table or of one of its rows be in an artifact, a report, a ledger, its export or
-the partitions beside it; and since requests are hashed themselves, what a ledger holds before
-its first answer must be the same for a table in which one cell is another.
+A party that guesses the records can compute every plain hash of them. File names in the cache
+of features must therefore depend on a secret of the cache, and audits must contain no hash. Nor
+may a plain hash of a table or of one of its rows be in an artifact, a report, a ledger, its
+export or the partitions next to it; and since requests are hashed themselves, what a ledger
+contains before its first answer must be the same for a table that differs in one cell.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ BODY, TOLD = RunPlan.body, running.build_results
 
 @dataclass(frozen=True)
 class Subject:
-    """The secret of a cache, what an audit tells of its settings, and patches of a run."""
+    """The secret of a cache, the settings shown by an audit, and patches of a run."""
 
     secret: Callable[[Path], bytes] = cache_secret
     shareable: Callable[[Settings], dict[str, Any]] = auditing._shareable
@@ -62,7 +62,7 @@ def body_with_hash(job: RunPlan) -> bytes:
 
 
 def results_with_hash(job: RunPlan, *given: Any, **more: Any) -> Any:
-    """Tell of which table a model was made."""
+    """Show the hash of the table of a model."""
     found = TOLD(job, *given, **more)
     return replace(found, versions={**found.versions, "table": table_hash(job)})
 
@@ -85,10 +85,12 @@ def run(subject: Subject, *, long: bool) -> str:
     """Guess the records, and look for what the guess would give."""
     with patched(subject), tempfile.TemporaryDirectory() as folder:
         data = load("wine")
-        names = {kept(data, Path(folder, str(turn))) for turn in range(4)}
+        names = {feature_file_name(data, Path(folder, str(turn))) for turn in range(4)}
         assert len(names) == 4, "a name in the cache can be computed from the records"
         for turn in range(4):
-            assert kept(data, Path(folder, str(turn))) in names, "nothing is found again"
+            assert feature_file_name(data, Path(folder, str(turn))) in names, (
+                "nothing is found again"
+            )
         parts = split(load("breast-cancer"), (0.6, 0.0, 0.4), key="k")
         model = OutputPerturbation(2.0, norm=2.0, C=0.1)
         found = audit(model, parts.train, parts.test, runs=3, random_state=0)
@@ -138,7 +140,7 @@ def plain(*texts: bytes) -> set[bytes]:
     }
 
 
-def kept(data: Dataset, folder: Path) -> str:
+def feature_file_name(data: Dataset, folder: Path) -> str:
     """Name under which features of records are kept."""
     extract(data, Scaled(), cache=folder)
     (found,) = (folder / "features").iterdir()

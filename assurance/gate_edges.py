@@ -1,8 +1,8 @@
-"""At the edges of numbers and records every query and clip rule has a stated result.
+"""Every query and clip rule has a defined result for extreme numbers and records.
 
-A cell of the matrix is a query on odd scores, or a clip rule on odd gradients. It gives the
-value that the definition gives, computed here slowly and on its own, or an error of ours: never
-NaN, never a warning. All are counted.
+A cell of the matrix is a query on extreme scores, or a clip rule on extreme gradients. It gives
+the value that the definition gives, computed here slowly and on its own, or an error of ours:
+never NaN, never a warning. All are counted.
 """
 
 import math
@@ -62,7 +62,7 @@ def top_brier(row: list[float], label: int, kind: str) -> float:
 
 
 def log_first(row: list[float], label: int, kind: str) -> float:
-    """Logarithm of a probability: a query of somebody's own that is not always finite."""
+    """Logarithm of a probability: a custom query that is not always finite."""
     p = probabilities(row, kind)[0]
     return min(max(math.log(p), -20), 20) if p > 0 else 0.0  # not finite: contributes zero
 
@@ -125,7 +125,7 @@ def sound_scores(long: bool) -> Iterator[tuple[str, Scores]]:
 
 
 def refused_scores() -> Iterator[tuple[str, Callable[[], Scores]]]:
-    """What must be refused when it is made, by an error of ours."""
+    """Constructions that must be rejected by an error of ours."""
     z = [[0.0, 1.0]]
     for bad in (np.nan, np.inf, -np.inf):
         yield f"logit {bad}", lambda bad=bad: Scores.from_logits([[bad, 1.0]], [0])

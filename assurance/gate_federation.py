@@ -26,10 +26,10 @@ from assurance.federations import (
     joined,
     methods,
     neighbors,
+    observe_sources,
     recalibrated,
     replayed,
     shifted,
-    watched,
 )
 from assurance.ledgers import FORGOTTEN, Patches, patched
 from veracal.accounting import Budget, DiscreteLaplace, epsilon_for, micro_epsilon
@@ -77,7 +77,7 @@ def epsilon_by_k(micro: int, shares: Any) -> tuple[int, ...]:
 
 
 def unclamped(self: LossAt, records: Any) -> np.ndarray:
-    """The loss as it is, but for infinities."""
+    """The loss without a clamp, except for infinities."""
     losses = loss_at(records, self.inverse) if len(records) else np.zeros(0)
     return np.array([int(np.rint(np.minimum(losses, 1e6) * 2**self.bits).sum())])
 
@@ -117,7 +117,7 @@ def begins_at_the_truth(self: PooledTemperature, source: Any, **about: Any) -> A
 
 
 def only_if_better(self: QuerySession, query: QueryRequest, name: str) -> Any:
-    """Look whether a query is worth its price, and ask a cheaper one if not."""
+    """Check whether a query is worth its cost, and make a cheaper one if not."""
     pool: Any = getattr(self.source, "source", self.source)
     if isinstance(query.query, Gap) and len(pool.sources[0]._records) % 2:
         query = QueryRequest(query.query, query.micro_epsilon // 2)
@@ -125,15 +125,16 @@ def only_if_better(self: QuerySession, query: QueryRequest, name: str) -> Any:
 
 
 def last_only(self: QuerySession) -> tuple[Any, ...]:
-    """Tell of the answers that were used in the end."""
+    """State the cost of the answers that were used in the end."""
     return tuple(self._releases[1:])
 
 
 def answering_forgotten(releases: Any, unit: Any, **about: Any) -> Any:
-    """State what the sources were asked that answered everything."""
+    """State the queries to the sources that answered all of them."""
     answered = [
         replace(
-            r, requested={p: e for p, e in r.requested.items() if p not in silent_in(releases)}
+            r,
+            requested={p: e for p, e in r.requested.items() if p not in dropouts_of(releases)},
         )
         if isinstance(r, PooledRelease)
         else r
@@ -142,7 +143,7 @@ def answering_forgotten(releases: Any, unit: Any, **about: Any) -> Any:
     return combined_statement(answered, unit, **about)
 
 
-def silent_in(releases: Any) -> set[Any]:
+def dropouts_of(releases: Any) -> set[Any]:
     """Sources that dropped out once."""
     return {path for r in releases for path in r.dropped()}
 
@@ -153,7 +154,7 @@ def at_one_source(releases: Any, unit: Any, **about: Any) -> Any:
 
 
 def after_unasked(plan: Any, ask: Any, map_: Any) -> Any:
-    """The figures after the map, asked for at the price of both."""
+    """The figures after the map, queried at the cost of both."""
     double = {n: QueryRequest(a.query, 2 * a.micro_epsilon) for n, a in plan.queries.items()}
     return query_comparison(replace(plan, queries=double), ask, map_)
 
@@ -240,7 +241,7 @@ def replay(name: str, method: Method, rng: np.random.Generator) -> tuple[int, fl
     for relation in RELATIONS:
         parts = [shifted(int(n), rng) for n in (40, 25, 60)]
         first, second = neighbors(parts[0], relation, rng)
-        sources = watched([first, *parts[1:]], relation, rng)
+        sources = observe_sources([first, *parts[1:]], relation, rng)
         result = method.run(Pool(sources))
         others = replayed([second, *parts[1:]], sources)
         again = method.run(Pool(others))
@@ -288,7 +289,7 @@ def hard_moves(query: Any, relation: str) -> list[np.ndarray]:
 def announced_to_all(
     name: str, method: Method, sources: list[RecordingSource], relation: Any
 ) -> None:
-    """Every source is asked for what was announced, once, and for no more than epsilon."""
+    """Every source gets the announced queries, once, at a cost of at most epsilon."""
     for source in sources:
         requested = Counter(one.event for one in source.asked)
         if method.event is not None:
@@ -303,7 +304,7 @@ def announced_to_all(
 
 
 def exactly(source: RecordingSource) -> Fraction:
-    """What a source was asked for, as an exact sum."""
+    """Cost of the queries to a source, as an exact sum."""
     costs = (
         Fraction(one.event.sensitivity) / Fraction(one.event.noise) for one in source.asked
     )
@@ -311,7 +312,7 @@ def exactly(source: RecordingSource) -> Fraction:
 
 
 def promised(name: str, found: Outcome, sources: list[RecordingSource], times: int = 1) -> None:
-    """The statement covers what the dearest sources were asked for."""
+    """The statement covers the queries to the sources with the highest costs."""
     assert found.statement is not None, f"{name}: nothing is promised"
     if found.statement.delta:
         return
@@ -320,16 +321,16 @@ def promised(name: str, found: Outcome, sources: list[RecordingSource], times: i
     assert stated >= float(due) * (1 - 1e-12), (
         f"{name}: {stated} claimed, {float(due)} asked for"
     )
-    # What was announced and, because a map was turned down, not asked counts all the same.
+    # An announced query counts even if a rejected map made it unnecessary.
     most = times * MICRO / 1e6 if name.startswith("recalibrate") else float(due)
     assert stated <= most * 1.001 + 1e-6, f"{name}: {stated} claimed for {float(due)}"
 
 
 def several(rng: np.random.Generator) -> None:
-    """Who has records at two sources pays at both, also at one that fell silent at the end."""
+    """Individuals at two sources pay at both, even if one dropped out at the end."""
     for last in (2, math.inf):
         records = [shifted(1_500, rng, temperature=5.0) for _ in range(3)]
-        sources = watched(records, "add-remove", rng)
+        sources = observe_sources(records, "add-remove", rng)
         sources[2].answers = last
         result = recalibrated(Pool(sources, min_sources=2), method="acc-t", at_sources=3)
         promised("recalibrate at three sources", result, sources, 3)

@@ -23,9 +23,9 @@ from assurance.federations import (
     Outcome,
     RecordingSource,
     methods,
+    observe_sources,
     replayed,
     shifted,
-    watched,
 )
 from assurance.ledgers import Patches, patched
 from benchmarks.simulated_sources import SimulatedSources
@@ -74,7 +74,7 @@ def enough(dropouts: Any, min_sources: Any, cause: Any = None) -> None:
     """Continue with the remaining sources."""
 
 
-def with_those_who_left(self: QuerySession) -> tuple[Any, ...]:
+def include_dropouts(self: QuerySession) -> tuple[Any, ...]:
     """Every answer as it was given: the counts of all, the gaps of some."""
     return tuple(self._releases)
 
@@ -111,9 +111,7 @@ MUTANTS: dict[str, Patches] = {
     "liars are believed": {"veracal.queries.pools.find_invalid_responses": lambda *_: {}},
     "too few go on": {"veracal.queries.pools.check_quorum": enough},
     "answers of different cohorts": {
-        "veracal.calibration.private.session.QuerySession.answers": property(
-            with_those_who_left
-        )
+        "veracal.calibration.private.session.QuerySession.answers": property(include_dropouts)
     },
     "an interval without noise": {
         "veracal.calibration.private.pooled.PooledTemperature._estimate": without_noise
@@ -149,9 +147,11 @@ def run(subject: Patches, *, long: bool) -> str:
         if seen is not None:  # the intervals that show this mutant
             covered(*seen, rng, rounds)
         with small_blocks():
-            bothered(*first, rng, m, list(LIES))
+            check_faulty_sources(*first, rng, m, list(LIES))
             for i, (name, method) in enumerate(others):
-                bothered(name, method, rng, m, list(LIES) if long else list(LIES)[i % 4 :: 4])
+                check_faulty_sources(
+                    name, method, rng, m, list(LIES) if long else list(LIES)[i % 4 :: 4]
+                )
         values = [covered(*name, rng, rounds) for name in SEEN]
     return (
         f"{len(methods())} methods, {2**m} silent sets, {len(LIES)} lies: finite or refused; "
@@ -159,22 +159,22 @@ def run(subject: Patches, *, long: bool) -> str:
     )
 
 
-def bothered(
+def check_faulty_sources(
     name: str, method: Method, rng: np.random.Generator, m: int, lies: list[str]
 ) -> None:
-    """One method among sources that lie or fall silent."""
-    lied(name, method, rng, lies)
-    silenced(name, method, rng, m)
+    """Check one method with sources that lie or drop out."""
+    check_lies(name, method, rng, lies)
+    check_dropouts(name, method, rng, m)
 
 
-def silenced(name: str, method: Method, rng: np.random.Generator, m: int) -> None:
-    """Every set of silent sources, from the start or after the first answer."""
+def check_dropouts(name: str, method: Method, rng: np.random.Generator, m: int) -> None:
+    """Check every set of dropouts, from the start or after the first answer."""
     records = [shifted(int(n), rng) for n in rng.integers(5, 60, size=m)]
     for number, silent in enumerate(product((False, True), repeat=m)):
-        sources = watched(records, "add-remove", rng)
+        sources = observe_sources(records, "add-remove", rng)
         for source, is_silent in zip(sources, silent, strict=True):
             source.answers = number % 2 if is_silent else math.inf
-        result = tried(name, method, sources)
+        result = try_method(name, method, sources)
         left = [one for one in sources if len(one.asked) <= one.answers]  # never fell silent
         if len(left) < LEAST:
             assert result is None, f"{name}: {len(left)} sources were enough, {LEAST} needed"
@@ -184,18 +184,18 @@ def silenced(name: str, method: Method, rng: np.random.Generator, m: int) -> Non
             without_a_trace(name, method, result, left)
 
 
-def lied(name: str, method: Method, rng: np.random.Generator, lies: list[str]) -> None:
+def check_lies(name: str, method: Method, rng: np.random.Generator, lies: list[str]) -> None:
     """Nonsense leaves the map that there would be without the liar."""
     records = [shifted(30, rng) for _ in range(3)]
     for what in lies:
-        sources = watched(records, "add-remove", rng)
+        sources = observe_sources(records, "add-remove", rng)
         sources[0].lie = LIES[what]
-        result = tried(f"{name}, reported {what}", method, sources)
+        result = try_method(f"{name}, reported {what}", method, sources)
         assert result is not None, f"{name}: refused because one source sent {what}"
         without_a_trace(f"{name}, reported {what}", method, result, sources[1:])
 
 
-def tried(name: str, method: Method, sources: list[RecordingSource]) -> Outcome | None:
+def try_method(name: str, method: Method, sources: list[RecordingSource]) -> Outcome | None:
     """What came out, which is finite; None if it was refused."""
     try:
         result = method.run(Pool(sources, min_sources=LEAST, max_records=100))
@@ -292,7 +292,7 @@ def covered(method: Any, name: str, rng: np.random.Generator, rounds: int) -> fl
         result = method(epsilon=scene.epsilon).fit(source).temperature_
         truth = min(max(root(sizes, temperatures), 0.5), 6.0)
         hits += result.low <= truth <= result.high
-        # Even if all that are left have it: to go on would change nothing.
+        # Even if all remaining sources have it: continuing would change nothing.
         misses = number + 1 - hits
         chance = float(stats.binom.cdf(rounds - misses, rounds, COVERS))
         assert chance > FALSE_ALARM, (

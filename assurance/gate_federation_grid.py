@@ -51,7 +51,7 @@ UNKNOWN = shifted(0, np.random.default_rng(0))
 
 
 def of_the_old_bracket(ask: Any, low: Any, high: Any, reductions: int) -> BracketSearch:
-    """The new point is made of the bracket before the cut."""
+    """Compute the new point from the bracket before the cut."""
     ends, points = [low, high], [high - RATIO * (high - low), low + RATIO * (high - low)]
     requested = list(points)
     for point in requested:
@@ -126,7 +126,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Look at answers, then at what is asked, then where golden section ends."""
+    """Check answers, then queries, then the end of golden-section search."""
     rng = np.random.default_rng(0)
     with patched(subject) as folder:
         requested = sum(queries(rng) for _ in range(400 if long else 6))
@@ -158,7 +158,7 @@ def answers(folder: Path, rng: np.random.Generator, relation: str) -> int:
 
 
 def queries(rng: np.random.Generator) -> int:
-    """What searches ask about, wherever wild answers lead them; returns how many."""
+    """Check the queries of searches under arbitrary answers; return their number."""
     seen = 0
     for name in ("pooled", "acc-t", "nll-t", "ece-t", "vector"):
         far = float(rng.choice([0.2, 1.0, 30.0]))

@@ -35,7 +35,7 @@ from assurance.gate_federation import (
     epsilon_by_k,
     unclamped,
 )
-from assurance.gate_tails import ADD, ANSWER, answers_twice, drawn, gaussian
+from assurance.gate_tails import ADD, ANSWER, answers_twice, draw_wrong_noise, gaussian
 from assurance.ledgers import Patches, patched
 from veracal.accounting import Budget, DiscreteLaplace
 from veracal.ledger import open_ledger
@@ -123,8 +123,8 @@ def quick_gaussian(factor: float) -> Any:
 
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
-    "M2 half the noise": {ADD: drawn(0.5), ADD_GAUSSIAN: quick_gaussian(0.5)},
-    "M3 noise times 0.85": {ADD: drawn(0.85)},
+    "M2 half the noise": {ADD: draw_wrong_noise(0.5), ADD_GAUSSIAN: quick_gaussian(0.5)},
+    "M3 noise times 0.85": {ADD: draw_wrong_noise(0.85)},
     "Gaussian noise times 0.7": {ADD_GAUSSIAN: quick_gaussian(0.7)},
     "Gaussian for Laplace": {ADD: gaussian},
     "charged once, answered twice": {ANSWER: answers_twice},
@@ -164,9 +164,9 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Audit every method under both relations; where moves are full, ask for a tight bound."""
+    """Attack every method under both relations, with a tight bound where moves are largest."""
     small, large = (20_000, 1_100_000) if long else (2_000, 60_000)
-    quick: Patches = {ADD: drawn(1.0), ADD_GAUSSIAN: quick_gaussian(1.0), **subject}
+    quick: Patches = {ADD: draw_wrong_noise(1.0), ADD_GAUSSIAN: quick_gaussian(1.0), **subject}
     shares = {}
     with patched(quick) as folder, small_blocks():
         for name in QUICK:
@@ -220,7 +220,7 @@ def audited(
 
 
 def opened(records: Any, method: Method, relation: Any, folder: Path) -> Curator:
-    """A holder with a budget that is enough for whatever is asked."""
+    """A curator with a budget that suffices for every query."""
     place = folder / f"{len(list(folder.iterdir()))}.ledger"
     budget = Budget(100.0, DELTA if method.delta else 0.0, relation=relation)
     kind = "open" if method.delta else "pure"

@@ -54,18 +54,18 @@ Change = Callable[[Answer, "Party"], bytes]
 
 @dataclass
 class Party:
-    """A source, and what becomes of its replies."""
+    """A source, and the changes to its replies."""
 
     source: EnrolledSource
     key: PrivateKey
     lie: Change | None = None
-    answers: float = math.inf  # before it falls silent
+    answers: float = math.inf  # before it drops out
     said: list[bytes] = field(default_factory=list)
     other: "Party | None" = None  # whose replies it repeats
 
     def reply(self, raw: bytes) -> bytes | None:
         """What leaves it; None for silence."""
-        # A liar's own server must not see the heads that it has made up.
+        # A liar's own server must not see the heads that it has forged.
         honest = self.source.server.reply(raw if self.lie is None else raw_for(self, raw))
         self.said.append(honest)
         if len(self.said) > self.answers:
@@ -214,12 +214,12 @@ def run(subject: Patches, *, long: bool) -> str:
     m = 3 if subject is not CORRECT else 8 if long else 5
     with ledgers.patched(subject) as folder, small_blocks():
         PARTIES[:] = [party(folder, number) for number in range(m)]
-        silenced(PARTIES[:2], every=1)
+        check_dropouts(PARTIES[:2], every=1)
         for number, (name, lie) in enumerate(LIES.items()):
-            result = lied(name, lie, PARTIES[:3])
+            result = check_lie(name, lie, PARTIES[:3])
             if long or number % 3 == 1:
                 without_a_trace(f"with {name}", result, PARTIES[1:3])
-        silenced(PARTIES, every=1 if long else 8)
+        check_dropouts(PARTIES, every=1 if long else 8)
     return (
         f"{len(LIES)} lies and {2**m} silent sets of {m} sources: finite or refused, and no "
         "trace of dropouts"
@@ -274,7 +274,7 @@ def run_recalibration(parties: list[Party], *, method: str = "pooled") -> Recali
     return result
 
 
-def lied(name: str, lie: Change, parties: list[Party]) -> Recalibration:
+def check_lie(name: str, lie: Change, parties: list[Party]) -> Recalibration:
     """A lying source drops out with a reason, and the others continue."""
     liar, *honest = parties
     liar.lie, liar.other = lie, honest[0]
@@ -289,8 +289,8 @@ def lied(name: str, lie: Change, parties: list[Party]) -> Recalibration:
     return result
 
 
-def silenced(parties: list[Party], *, every: int) -> None:
-    """Every set of silent sources, from the start or after their first answers."""
+def check_dropouts(parties: list[Party], *, every: int) -> None:
+    """Check every set of dropouts, from the start or after their first answers."""
     for number, silent in enumerate(product((False, True), repeat=len(parties))):
         for one, is_silent in zip(parties, silent, strict=True):
             one.answers = number % 3 if is_silent else math.inf
@@ -306,7 +306,7 @@ def silenced(parties: list[Party], *, every: int) -> None:
         assert result is not None, f"{where}: refused, though {len(left)} sources answered"
         gone = [why is not None for why in result.dropouts]
         assert gone == [one not in left for one in parties], f"{where}: others are named"
-        # What was asked third depends on what was said to the second query, by all.
+        # The third query depends on all answers to the second.
         if number % 3 < 2 and number % 4 == 0:
             without_a_trace(where, result, left, method=method)
 
@@ -314,7 +314,7 @@ def silenced(parties: list[Party], *, every: int) -> None:
 def without_a_trace(
     where: str, found: Recalibration, left: list[Party], *, method: str = "pooled"
 ) -> None:
-    """The map is that of those who are left, who say the same when asked again."""
+    """The map is that of the remaining sources, which repeat their answers."""
     alone = run_recalibration(left, method=method)
     assert alone is not None, f"{where}: refused when those who are left are asked again"
     assert not any(alone.dropouts), f"{where}: asked again, silent: {alone.dropouts}"

@@ -1,7 +1,7 @@
-"""A strange file runs no code, reaches no other file and stays within the size limits.
+"""A foreign file runs no code, reaches no other file and stays within the size limits.
 
 Each attack is a file or folder that tries one thing. A loader with a limit on memory opens it
-in a process of its own, whose memory and CPU time are bounded; anything but a clear refusal
+in a separate process with bounded memory and CPU time; any result but a clear refusal
 breaks the promise.
 """
 
@@ -65,7 +65,7 @@ def unpickling(path: Path) -> object:
 
 
 def unpacking(path: Path) -> object:
-    """Write the members of an archive where they ask to be."""
+    """Write the members of an archive to the paths that they state."""
     if path.suffix in (".zip", ".npz"):
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
@@ -119,14 +119,14 @@ def run(subject: Loader, *, long: bool) -> str:
         with tempfile.TemporaryDirectory() as folder:
             root, outside = Path(folder) / "root", Path(folder) / "outside"
             root.mkdir()
-            outcome = tried(subject, attack(root, outside))
+            outcome = try_loading(subject, attack(root, outside))
             assert not outside.exists() or (outside / "planted").exists(), f"{name}: code ran"
             assert outcome == "refused", f"{name}: {outcome}"
     return f"{len(ATTACKS)} attacks refused within {MOST_MEMORY // 2**20} MB"
 
 
-def tried(subject: Loader, path: Path) -> str:
-    """Load in a process of its own and say what came of it."""
+def try_loading(subject: Loader, path: Path) -> str:
+    """Load in a separate process and return the outcome."""
     try:
         return str(servers.run_in_fork(_attempt, subject, path, cpu=MOST_SECONDS))
     except ChildProcessError as error:

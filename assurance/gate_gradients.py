@@ -78,7 +78,7 @@ def per_batch(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
 
 
 def nan_passes(gradients: np.ndarray, clip: ClipRule) -> ClippedSum:
-    """Scale rows that are not finite instead of excluding them, and repair the sum."""
+    """Scale rows that are not finite instead of excluding them, and replace NaN in the sum."""
     rows = gradients.astype(float)
     with np.errstate(all="ignore"):
         factors = clip.factors(clipping._norms(rows, np))

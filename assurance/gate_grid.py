@@ -34,12 +34,12 @@ def float_laplace(units: np.ndarray, scale: float) -> np.ndarray:
 
 
 def finer_after_noise(units: np.ndarray, scale: float) -> np.ndarray:
-    """Round to a grid of its own, finer than the public one."""
+    """Round to a finer grid than the public one."""
     return np.rint(float_laplace(units, scale) * 8) / 8
 
 
 def coarser_noise(units: np.ndarray, scale: float) -> np.ndarray:
-    """Even noise: odd answers give an odd statistic away, although all lie on the grid."""
+    """Even noise: odd answers reveal an odd statistic, although all lie on the grid."""
     draws = two_sided_geometric(len(units), scale / 2, np.random.default_rng())
     return units + 2 * draws
 

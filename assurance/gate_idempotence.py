@@ -1,4 +1,4 @@
-"""One request id means one charge and one answer, however often and by whomever it is used."""
+"""One request id means one charge and one answer, for any number of uses and processes."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ FIND = "veracal.ledger.storage.find"
 
 
 def any_body(connection, asked: ChargeRequest) -> object:
-    """Find the earlier entry, and do not compare what was asked for."""
+    """Find the earlier entry without comparing the requests."""
     return ledger_tables.find(connection, asked.request or "")
 
 
@@ -73,7 +73,7 @@ class Records:
 
 
 def run(subject: ledgers.Patches, *, long: bool) -> str:
-    """Ask again, ask for something else, fail, and ask from several processes."""
+    """Repeat a request, change it, fail, and request from several processes."""
     times = 10_000 if long else 300
     with ledgers.patched(subject) as folder:
         ledger = open_ledger(folder / "ledger", Budget(10.0))
@@ -98,7 +98,7 @@ def ask(ledger: Ledger, compute: Callable[[], bytes], request: str, body: bytes)
 
 
 def same_request(ledger: Ledger, times: int) -> None:
-    """The same request is charged and computed once, and answered alike."""
+    """The same request is charged and computed once, with one answer."""
     records = Records()
     answers = {ask(ledger, records.draw, "a", b"?") for _ in range(times)}
     assert len(answers) == 1, f"{len(answers)} different answers to one request"

@@ -1,10 +1,10 @@
-"""A process killed at any line of the ledger loses nothing, doubles nothing, changes nothing.
+"""A process killed at any line of the ledger loses, doubles and changes no charge.
 
 A child makes one request and stops at every line of the ledger's modules that it comes to, each
-time it does. What then lies on the disk is what a kill there would leave. As it comes to a line
-at which that is something new, and to the last one, another child is killed (SIGKILL); with
-``long``, at every line. Then the ledger is opened again: it must verify, hold what it held, and
-at most the one new entry; and the request, made again, must end as if nothing had happened.
+time it does. The disk then has the state that a kill there would leave. As it comes to a line
+with a new state, and to the last one, another child is killed (SIGKILL); with ``long``, at
+every line. Then the ledger is opened again: it must verify, contain the old entries, and at
+most the one new entry; and the repeated request must end as if nothing had happened.
 """
 
 import os
@@ -137,7 +137,7 @@ def kinds(
 
 
 def state(place: Path) -> tuple[bytes, bytes]:
-    """What a kill left: the file and its log. The third file is made anew from these."""
+    """The file and its log after a kill. The third file is rebuilt from these."""
     log = Path(f"{place}-wal")
     return place.read_bytes(), log.read_bytes() if log.exists() else b""
 
@@ -244,7 +244,7 @@ def judge(
     assert ledger.spent().epsilon == spent, f"{where}: {len(found)} entries, not all paid"
     if kind == "charge without id" and new:
         return  # paid, and nothing was released; made again it is another charge
-    result = again(request, ledger, where)
+    result = repeat_request(request, ledger, where)
     after = ledgers.verified(ledger)
     assert len(after) == len(before) + request.adds, f"{where}: charged twice, or not at all"
     assert after[: len(found)] == found, f"{where}: what was there has changed"
@@ -254,7 +254,7 @@ def judge(
         assert entry, f"{where}: the answer is not the one that was kept"
 
 
-def again(request: Request, ledger: Ledger, where: str) -> object:
+def repeat_request(request: Request, ledger: Ledger, where: str) -> object:
     """The result of a request, which must end as its kind does."""
     try:
         result = request.make(ledger)

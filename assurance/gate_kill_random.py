@@ -1,6 +1,6 @@
 """A thousand kills at random moments: no acknowledged answer is lost, doubled or changed.
 
-A child answers request after request, and tells of each answer once it has it. It is killed
+A child answers request after request, and acknowledges each answer. It is killed
 (SIGKILL) at a random moment, in the middle of SQLite's work as often as not. The ledger is on
 a disk here; what a power failure does to a disk is not tested.
 """
@@ -54,7 +54,7 @@ def measure(subject: ledgers.Patches, *, long: bool) -> str:
 
 
 def killed(ledger: Ledger, start: int, delay: float) -> list[bytes]:
-    """Answers that a child told of before it was killed."""
+    """Answers that a child acknowledged before it was killed."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -81,7 +81,7 @@ def ask(ledger: Ledger, number: int) -> bytes:
 
 
 def judge(ledger: Ledger, known: list[bytes]) -> bytes:
-    """Compare with what was told, and make the request that was in flight again."""
+    """Compare with the acknowledged answers, and repeat the request that was in flight."""
     found = ledgers.verified(ledger)
     assert len(known) <= len(found) <= len(known) + 1, (
         f"{len(found)} entries for {len(known)} answers"

@@ -1,4 +1,4 @@
-"""One record moves the sums of a linear model by no more than its event says.
+"""One record moves the sums of a linear model by no more than its event states.
 
 Whole fits of the real classifier are replayed with the same randomness on neighboring data
 sets, under both relations, with every clip rule and in both precisions. The noise cancels in
@@ -97,7 +97,7 @@ def costing(change: Callable[[PrivateLogisticRegression, Any], Any]) -> Patches:
     return {"veracal.training.logistic.PrivateLogisticRegression._cost": stated}
 
 
-def credited(model: PrivateLogisticRegression, event: Any) -> Any:
+def count_noise_before_clip(model: PrivateLogisticRegression, event: Any) -> Any:
     """Count noise before the clip as noise after it."""
     extra = getattr(model.optimizer, "pre_noise", 0.0)
     return replace(event, noise=math.hypot(event.noise, extra))
@@ -162,7 +162,7 @@ def on_both_threads(sums: Any, weights: Any, rows: Any, clip: ClipRule) -> Clipp
     return sums._combine(weights, [mine, other])
 
 
-def classes_seen(public: TrainingData, dataset: Dataset) -> TrainingData:
+def occurring_classes(public: TrainingData, dataset: Dataset) -> TrainingData:
     """Keep only the classes that occur."""
     facts = add_labels(public, dataset)
     seen = np.unique(facts.codes)
@@ -197,9 +197,9 @@ MUTANTS: dict[str, Patches] = {
         "veracal.training.gradient_sums._NORMS": dict.fromkeys(LENGTHS, (0.0, np.inf))
     },
     "M9 clip to the median norm": {CLIPPED: to_median},
-    "M10 classes from the records": {FACTS: classes_seen},
+    "M10 classes from the records": {FACTS: occurring_classes},
     "M12 mean over the real batch": summed_otherwise(mean_of_batch),
-    "M17 pre-noise credited": costing(credited),
+    "M17 pre-noise credited": costing(count_noise_before_clip),
     "M17 count of an adaptive rule not charged": {
         "veracal.mechanisms.dp_sgd.DPSGD._step_event": count_forgotten
     },
@@ -351,10 +351,10 @@ def replayed(case: Case, one: Any, other: Any, settings: dict[str, Any]) -> floa
     classes = tuple(range(case.classes))
     fits = [fitted(Dataset(*pair, classes), **settings) for pair in (one, other)]
     expected = settings["sampling_rate"] * (settings["size"] or len(one[0]))
-    return judged(case, *fits, expected=expected)
+    return compare_fits(case, *fits, expected=expected)
 
 
-def judged(case: Case, one: Any, other: Any, *, expected: float) -> float:
+def compare_fits(case: Case, one: Any, other: Any, *, expected: float) -> float:
     """Compare two fits on neighbors."""
     (model, (step,)), (same, (another,)) = one, other
     assert step.noisy_sum.shape == another.noisy_sum.shape, "a record changes a shape"

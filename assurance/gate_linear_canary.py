@@ -148,7 +148,7 @@ def attacked(plant: Plant, steps: int) -> tuple[float, float]:
 
 
 def projections(plant: Plant, planted: bool, steps: int) -> tuple[Any, Gaussian]:
-    """Noisy sums along the planted gradient and beside it, and the event of a step."""
+    """Noisy sums along the planted gradient and orthogonal to it, and the event of a step."""
     X, y = records(plant)
     dataset = Dataset(X if planted else X[1:], y if planted else y[1:], range(plant.classes))
     along = direction(plant)

@@ -118,7 +118,7 @@ MUTANTS: dict[str, Patches] = {
 }
 
 
-class Watched(MappedRows):
+class RecordingRows(MappedRows):
     """Rows on disk that record the charges before each read."""
 
     ledger: Ledger | None = None
@@ -133,9 +133,13 @@ class Watched(MappedRows):
 def run(subject: Patches, *, long: bool) -> str:
     """Run valid fits, and attempt invalid ones."""
     refused = 0
-    with tempfile.TemporaryDirectory() as folder, patched(subject), watched(folder) as both:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patched(subject),
+        make_curator(folder) as both,
+    ):
         holder, rows = both
-        check_paid(holder, rows)
+        check_charge(holder, rows)
         for wrong in (*WRONG_SETTINGS, *WRONG_FORM):
             check_refused(holder, rows, {**SETTINGS, **wrong}, wrong)
             refused += 1
@@ -144,13 +148,13 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 @contextmanager
-def watched(folder: str) -> Iterator[tuple[Curator, Watched]]:
+def make_curator(folder: str) -> Iterator[tuple[Curator, RecordingRows]]:
     """Records on disk, with a ledger in front of them."""
     rng = np.random.default_rng(0)
     path = Path(folder) / "X.npy"
     np.save(path, rng.standard_normal((20, 3)))
     plain = np.load(path, mmap_mode="r")
-    rows = Watched(path, plain.dtype, plain.shape, offset=plain.offset)
+    rows = RecordingRows(path, plain.dtype, plain.shape, offset=plain.offset)
     rows.charged = []
     dataset = Dataset(rows, rng.integers(2, size=20), ("a", "b"))
     ledger = open_ledger(Path(folder) / "ledger", Budget(20.0, 1e-5), kind="open")
@@ -159,7 +163,7 @@ def watched(folder: str) -> Iterator[tuple[Curator, Watched]]:
     yield Curator(dataset, ledger), rows
 
 
-def check_paid(holder: Curator, rows: Watched) -> None:
+def check_charge(holder: Curator, rows: RecordingRows) -> None:
     """A valid fit is charged once, at its stated cost, before it reads."""
     before = len(holder.ledger.entries())
     for fits in (1, 2, 3):
@@ -174,7 +178,7 @@ def check_paid(holder: Curator, rows: Watched) -> None:
 
 
 def check_refused(
-    holder: Curator, rows: Watched, settings: dict[str, Any], wrong: dict[str, Any]
+    holder: Curator, rows: RecordingRows, settings: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
     """An invalid fit raises an error, without a charge or a read."""
     before, read = len(holder.ledger.entries()), len(rows.charged)
@@ -190,7 +194,7 @@ def check_refused(
     assert said.startswith("Expected") or ": expected" in said.lower(), f"{wrong}: {said}"
 
 
-def check_too_dear(holder: Curator, rows: Watched) -> None:
+def check_too_dear(holder: Curator, rows: RecordingRows) -> None:
     """A fit beyond the budget is rejected without a read."""
     read = len(rows.charged)
     dear = {**SETTINGS, "noise_multiplier": 0.05, "steps": 50}

@@ -1,4 +1,4 @@
-"""Training on a matrix larger than memory stays small.
+"""Training on a matrix larger than memory uses little memory.
 
 The real classifier is fitted to a matrix on disk, as a numpy map and as a data set, by a fresh
 process, whose peak resident memory is compared with a bound: with ``--long``, 10 million rows

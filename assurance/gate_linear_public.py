@@ -86,7 +86,7 @@ def only_if_any(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any
     return total if descent.__dict__["empty"] else perturbed(descent, total, noise_std, noise)
 
 
-def drawn_by_rows(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
+def noise_by_rows(descent: DPSGD, total: Any, noise_std: float, noise: Any) -> Any:
     """Skip a draw of noise for an empty batch."""
     if descent.__dict__["empty"]:
         noise.units()
@@ -112,7 +112,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "noise that depends on who takes part": {
         "veracal.mechanisms.dp_sgd.DPSGD._clipped": remember_empty,
-        "veracal.mechanisms.dp_sgd.DPSGD._add_noise": drawn_by_rows,
+        "veracal.mechanisms.dp_sgd.DPSGD._add_noise": noise_by_rows,
     },
 }
 
@@ -135,7 +135,7 @@ def compare(settings: dict[str, Any], rate: float, seed: int) -> int:
     elif "noise_multiplier" not in settings and "optimizer" not in settings:
         settings = {**settings, "steps": 20}
     common = {"sampling_rate": rate, "size": SIZE, "random_state": seed}
-    ends = [left_behind(n, {**settings, **common}) for n in COUNTS]
+    ends = [release_without_signal(n, {**settings, **common}) for n in COUNTS]
     for n, end in zip(COUNTS, ends, strict=True):
         for name in end:
             assert end[name] == ends[0][name], (
@@ -144,7 +144,7 @@ def compare(settings: dict[str, Any], rate: float, seed: int) -> int:
     return len(COUNTS) - 1
 
 
-def left_behind(n: int, settings: dict[str, Any]) -> dict[str, Any]:
+def release_without_signal(n: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Everything that a fit releases if all gradients are zero."""
     rng = np.random.default_rng(n)
     dataset = Dataset(np.zeros((n, 2)), rng.integers(3, size=n), (0, 1, 2))

@@ -99,7 +99,7 @@ def run(subject: Callable[[], Patches], *, long: bool) -> str:
 
     def members(*setting: Any, seed: int) -> Any:
         with patched(subject()):
-            return taken_part(*setting, seed=seed)
+            return batch_members(*setting, seed=seed)
 
     return tested(members, 10_000 if long else 1_000)
 
@@ -121,7 +121,7 @@ def tested(members_of: Callable[..., Any], steps: int) -> str:
     return f"5 statistics of {len(SETTINGS)} fits, smallest p = {worst:.3f}"
 
 
-def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> Any:
+def batch_members(size: int, real: int, rate: float, steps: int, *, seed: int) -> Any:
     """Members of each step's batch."""
     members = np.zeros((steps, real), dtype=bool)
     seen: dict[str, int] = {"step": 0}

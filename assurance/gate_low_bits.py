@@ -1,4 +1,4 @@
-"""The low-order bits of a release show nothing of what the noise was added to.
+"""The low-order bits of a release reveal nothing about the value before the noise.
 
 Two data sets differ in one record: of one the statistic is exactly zero, of the other it is
 not. Floating-point noise added to zero keeps all its digits, and added to anything else it
@@ -205,25 +205,25 @@ def lowest_bits(values: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What an attacker looks at: lowest bits and sizes of released numbers."""
+class LowBits:
+    """The features that an attacker uses: lowest bits and sizes of released numbers."""
 
     bits: Floats
     sizes: Floats
 
     @classmethod
-    def of(cls, values: Floats) -> "Seen":
+    def of(cls, values: Floats) -> "LowBits":
         """Of some releases."""
         return cls(lowest_bits(values), np.abs(values))
 
     def happened(self, event: tuple[float, float]) -> Bools:
-        """Of which releases an event is true."""
+        """Releases for which an event is true."""
         cut, most = event
         found: Bools = (self.bits <= cut) & (self.sizes <= most)
         return found
 
 
-def events(*seen: Seen) -> Iterator[tuple[float, float]]:
+def events(*seen: LowBits) -> Iterator[tuple[float, float]]:
     """Events about low-order bits, of small values and of all: the largest bit and value."""
     bits, sizes = (
         np.concatenate([getattr(s, name) for s in seen]) for name in ("bits", "sizes")
@@ -236,17 +236,19 @@ def events(*seen: Seen) -> Iterator[tuple[float, float]]:
 
 def proved(one: Floats, other: Floats, measure: Callable[[float, float], float]) -> float:
     """What the best event proves: chosen on one half of the draws, counted on the other."""
-    halves = [(Seen.of(one[half::2]), Seen.of(other[half::2])) for half in (0, 1)]
+    halves = [(LowBits.of(one[half::2]), LowBits.of(other[half::2])) for half in (0, 1)]
 
     def score(event: tuple[float, float], half: int) -> float:
         here, there = (seen.happened(event) for seen in halves[half])
-        return max(told(here, there, measure), told(there, here, measure))
+        return max(proved_epsilon(here, there, measure), proved_epsilon(there, here, measure))
 
     best = max(events(*halves[0]), key=lambda event: score(event, 0))
     return score(best, 1)
 
 
-def told(here: Bools, there: Bools, measure: Callable[[float, float], float]) -> float:
+def proved_epsilon(
+    here: Bools, there: Bools, measure: Callable[[float, float], float]
+) -> float:
     """What an event proves that is likelier here than there."""
     n, k, other = len(here), int(here.sum()), int(there.sum())
     if k == 0:
@@ -284,7 +286,7 @@ def check_size(name: str, lengths: Floats, mean: float, std: float) -> None:
 
 
 def check_normal(name: str, noise: Floats, std: float) -> None:
-    """The mean square of noise is that of a normal law."""
+    """The mean square of noise is that of a normal distribution."""
     check_size(name, (noise / std) ** 2, 1.0, math.sqrt(2))
 
 
@@ -352,14 +354,16 @@ def objectives(n: int) -> Iterator[float]:
         yield share(f"objective, d = {d}", proved(draws[0][:, 0], draws[1][:, 0], epsilon), 1.0)
         if d == 1:
             seen = [~reproduced(tasks[0], some, penalty) for some in draws]
-            yield share("objective, by the solver", told(seen[1], seen[0], epsilon), 1.0)
+            yield share(
+                "objective, by the solver", proved_epsilon(seen[1], seen[0], epsilon), 1.0
+            )
     fitted = model.fit_records(table([*zero, [1.0] * d]))
     units = fitted.coef_ / step
     assert fitted.private_ and (units == np.rint(units)).all(), "weights lie off the grid"
 
 
 def reproduced(task: Any, weights: Floats, penalty: Floats) -> Bools:
-    """Whether the solver gives exactly these weights for noise next to what they ask for."""
+    """Whether the solver gives exactly these weights for noise next to the required one."""
     signs = np.repeat(task.signs, len(weights), axis=0)
     noise = -penalty * weights  # rows are zero
     hit = np.zeros(len(weights), dtype=bool)

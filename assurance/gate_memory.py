@@ -1,6 +1,6 @@
-"""A pass over a file of any size stays small.
+"""A pass over a file of any size uses little memory.
 
-A matrix on disk and a Parquet file are read from end to end by a process of its own, whose
+A matrix on disk and a Parquet file are read completely by a separate process, whose
 peak resident memory is compared with a bound: with ``--long``, 10 million rows and 5 GB
 against 500 MB in all; otherwise files of some 400 MB against their own size.
 """
@@ -51,7 +51,7 @@ def whole_file(path: Path, schema: Schema) -> Iterator[Any]:
     return iter([load(path, schema=schema)]) if path.is_file() else scan(path, schema)
 
 
-def batches_kept(path: Path, schema: Schema) -> Iterator[Any]:
+def keep_batches(path: Path, schema: Schema) -> Iterator[Any]:
     """Keep every batch."""
     return iter(list(scan(path, schema)))
 
@@ -66,7 +66,7 @@ def never_let_go(path: Path, schema: Schema) -> Iterator[Any]:
 CORRECT: Pass = scan
 MUTANTS: dict[str, Pass] = {
     "the whole file at once": whole_file,
-    "batches kept": batches_kept,
+    "batches kept": keep_batches,
     "rows mapped and never let go": never_let_go,
 }
 

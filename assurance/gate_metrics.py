@@ -1,6 +1,6 @@
-"""At the edges of numbers and records every figure of calibration has a stated result.
+"""Every calibration metric has a defined result for extreme numbers and records.
 
-A cell of the matrix is a metric, a curve, a stream or a whole measurement on odd scores. It
+A cell of the matrix is a metric, a curve, a stream or a whole measurement on extreme scores. It
 gives the value that the definition gives, computed slowly and on its own, or an error of ours:
 never NaN, never a warning. All are counted.
 """

@@ -224,7 +224,7 @@ def normal(positive: Ints, m: int, level: float = 0.95, individuals: int = 1) ->
     return np.maximum(p - half_width, 0), np.minimum(p + half_width, 1)
 
 
-def as_if_people_were_drawn(figures: Any, by_block: Ints, sizes: Ints) -> means.Jackknife:
+def jackknife_individuals(figures: Any, by_block: Ints, sizes: Ints) -> means.Jackknife:
     """Jackknife over individuals instead of runs."""
     counts, m = by_block.sum(axis=0), int(sizes.sum())
     kept = [counts.copy() for _ in range(len(counts))]
@@ -272,9 +272,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "the normal interval": {"veracal.multiplicity.measures.binomial_interval": normal},
     "intervals of a fixed number": {"veracal.multiplicity.summary.anytime_interval": EXACT},
-    "people drawn, not runs": {
-        "veracal.multiplicity.summary.jackknife": as_if_people_were_drawn
-    },
+    "people drawn, not runs": {"veracal.multiplicity.summary.jackknife": jackknife_individuals},
     "begun anew on what is there": {
         "veracal.multiplicity.collecting.pending_ranges": from_the_start,
         "veracal.multiplicity.collecting.merge_ranges": silently,

@@ -75,7 +75,7 @@ def quiet(fits: Any, models: int, *, rng: np.random.Generator) -> Iterator[Any]:
         yield noise
 
 
-def same_noise_again(
+def repeat_noise(
     fits: Any, separate_batches: bool, models: int, batch_rng: Any, noise: Any
 ) -> Any:
     """The same noise in every batch of models."""
@@ -104,7 +104,7 @@ def no_decay(noisy: Any, weights: Any, descent: Any) -> Any:
     return gradient(noisy, weights, replace(descent, weight_decay=0.0))
 
 
-def last_row_again(n: int, rate: float, models: int, *, rng: np.random.Generator) -> Any:
+def pad_with_last_row(n: int, rate: float, models: int, *, rng: np.random.Generator) -> Any:
     """Pad batches with the last record."""
     return np.minimum(poisson_rows(n, rate, models, rng=rng), n - 1)
 
@@ -117,7 +117,7 @@ def rarer(n: int, rate: float, models: int, *, rng: np.random.Generator) -> Any:
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "noise shared between models": {ENGINE + "standard_normals": one_noise},
-    "noise shared between parts": {ENGINE + "_train_models": same_noise_again},
+    "noise shared between parts": {ENGINE + "_train_models": repeat_noise},
     "a tenth less noise": {ENGINE + "standard_normals": quiet},
     "batches shared where own are asked for": {ENGINE + "independent_batches": one_batch},
     "own batches where shared are asked for": {
@@ -132,7 +132,7 @@ MUTANTS: dict[str, Patches] = {
     "slack for rounding forgotten": {
         ENGINE + "prepare_fits": lambda *given: replace(fits_of(*given), slack=0.0)
     },
-    "batches filled up with a record": {BATCHES + "poisson_rows": last_row_again},
+    "batches filled up with a record": {BATCHES + "poisson_rows": pad_with_last_row},
     "a tenth smaller batches": {BATCHES + "poisson_rows": rarer},
 }
 

@@ -1,9 +1,9 @@
 """Every run of an audit is an independent training: the exact minimizer for fresh noise.
 
-Individuals who stand at zero and at a distance of one along each axis give away the weights of
-a run, and weights the noise for which they are the minimizer. That noise must be what the
-stream of the run holds, vector by vector, and have the length that the formulas ask for.
-Weights after output perturbation, less the minimizer found here by another way, are their
+Individuals at zero and at a distance of one along each axis determine the weights of
+a run, and the weights determine the noise for which they are the minimizer. That noise must be
+the stream of the run, vector by vector, and have the length that the formulas require.
+Weights after output perturbation, minus the minimizer computed here by another method, are their
 noise, too.
 """
 
@@ -59,7 +59,7 @@ MUTANTS = {
 
 
 def run(subject: Subject, *, long: bool) -> str:
-    """Recover the noise of runs, and compare it with its stream and with its law."""
+    """Recover the noise of runs, and compare it with its stream and its distribution."""
     runs = 3_000 if long else 300
     # Few features are searched for in another way than many.
     settings = ((2, 3, "cms11"), (3, 3, "one-log"), (2, 20, "one-log"), (3, 20, "cms11"))
@@ -85,7 +85,9 @@ def objective(subject: Subject, k: int, d: int, rule: str, runs: int) -> float:
         gaps = np.linalg.norm(result - drawn.reshape(result.shape), axis=2)
         size = np.linalg.norm(result, axis=2) + penalty * np.linalg.norm(weights, axis=2)
         worst = max(worst, float((gaps / size).max()))
-        check_law(np.linalg.norm(result, axis=2).ravel() / scale, stats.gamma(d + 1), rule)
+        check_distribution(
+            np.linalg.norm(result, axis=2).ravel() / scale, stats.gamma(d + 1), rule
+        )
     assert worst <= EXACT, f"{k} classes, {rule}: a run misses its minimizer by {worst:.1e}"
     return worst
 
@@ -103,7 +105,7 @@ def expected(epsilon: float, rule: str) -> tuple[float, float]:
 
 
 def output(subject: Subject, k: int, delta: float, runs: int) -> None:
-    """Noise of output perturbation has its law, and is another in every run and class."""
+    """Output perturbation has its noise distribution, independent over runs and classes."""
     data, model = table(k, 3), OutputPerturbation(2.0, delta, C=0.5, norm=NORM)
     engine = subject.output(model, data, individuals(3))
     exact = np.array([minimizer(data, c, 2.0) for c in classes(k)])
@@ -119,11 +121,11 @@ def output(subject: Subject, k: int, delta: float, runs: int) -> None:
     else:
         std = gaussian_noise_multiplier(Budget(2.0, delta)) * math.sqrt(models) * moved
         lengths, law = np.linalg.norm(noise, axis=1) / std, stats.chi(4)
-    check_law(lengths, law, f"output perturbation, {k} classes, delta={delta}")
+    check_distribution(lengths, law, f"output perturbation, {k} classes, delta={delta}")
 
 
-def check_law(lengths: Floats, law: Any, what: str) -> None:
-    """Lengths of noise have the law they should have."""
+def check_distribution(lengths: Floats, law: Any, what: str) -> None:
+    """Lengths of noise have the required distribution."""
     result = stats.kstest(lengths, law.cdf).pvalue
     assert result > ALPHA, f"{what}: the noise has another length, p = {result:.1e}"
 

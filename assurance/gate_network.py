@@ -76,7 +76,7 @@ def unclipped(norms: Any, clip: ClipRule, slack: float) -> Any:
     return replace(selected, factors=torch.ones_like(selected.factors))
 
 
-def broken_kept(norms: Any, clip: ClipRule, slack: float) -> Any:
+def keep_nonfinite(norms: Any, clip: ClipRule, slack: float) -> Any:
     """Multiply nonfinite gradients by a factor, like all others."""
     finite = torch.where(norms.isfinite(), norms, 1.0)
     return replace(choose(finite, clip, slack), kept=None)
@@ -226,7 +226,7 @@ MUTANTS: dict[str, Patches] = {
         **summed_otherwise(clipped_whole),
     },
     "clip per parameter": {ADDING + "add_clipped": by_layer},
-    "M8 what is not finite passes": {ADDING + "_clip_factors": broken_kept},
+    "M8 what is not finite passes": {ADDING + "_clip_factors": keep_nonfinite},
     "M9 clip to the median norm": {ADDING + "_clip_factors": to_median},
     "M12 mean over the realized batch": summed_otherwise(
         lambda clipped, rows, clip: replace(clipped, total=clipped.total * SIZE / rows)
@@ -370,7 +370,9 @@ def allowed(moved: float, rules: list[ClipRule], event: Gaussian) -> float:
     squares = (moved / BOUND) ** 2  # noise_multiplier is 1
     first, second = rules
     if isinstance(first, GlobalAdapt) and isinstance(second, GlobalAdapt):
-        steps = np.log(first.threshold / second.threshold) * SIZE  # the noisy counts, apart
+        steps = (
+            np.log(first.threshold / second.threshold) * SIZE
+        )  # the noisy counts, separately
         squares += (steps / first.count_noise) ** 2
     used = float(np.sqrt(squares) / (event.sensitivity / event.noise))
     assert used <= 1, f"moved by {used:.6f} of what is charged"

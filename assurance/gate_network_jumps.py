@@ -147,7 +147,7 @@ def at_a_kink(n: int, rng: np.random.Generator) -> Any:
     return rows.astype(np.float32)
 
 
-def in_place(row: Any, place: Place) -> Block:
+def block_with_record(row: Any, place: Place) -> Block:
     """A block with a record at a position, and otherwise padding."""
     n, position = place
     rows = np.random.default_rng(1).standard_normal((n, WIDTH)).astype("f")
@@ -160,14 +160,16 @@ def added(engine: Any, row: Any, places: tuple[Place, ...], clip: ClipRule) -> l
     """Contributions of a record at several positions."""
     totals = [torch.zeros(engine.size, dtype=torch.float64) for _ in places]
     for place, total in zip(places, totals, strict=True):
-        engine.add(in_place(row, place), clip, total)
+        engine.add(block_with_record(row, place), clip, total)
     return [one.numpy() for one in totals]
 
 
 def norms(engine: Any, row: Any, places: tuple[Place, ...]) -> list[float]:
     """Norms of its gradient at several positions."""
     total = torch.zeros(engine.size, dtype=torch.float64)
-    return [float(engine.add(in_place(row, one), Flat(1.0), total).norms) for one in places]
+    return [
+        float(engine.add(block_with_record(row, one), Flat(1.0), total).norms) for one in places
+    ]
 
 
 def records(row: Any, attack: str) -> Any:
@@ -320,7 +322,7 @@ def unchanged(values: Any) -> Any:
     return values
 
 
-def known(clip: ClipRule) -> bool:
+def treat_as_continuous(clip: ClipRule) -> bool:
     """Treat every rule as continuous."""
     return True
 
@@ -334,11 +336,11 @@ MUTANTS: dict[str, Patches] = {
     "the first code": {
         SUMS + "_assign_slots": old_blocks,
         SUMS + "_add_block": alone_after_error,
-        CONTINUOUS: known,
+        CONTINUOUS: treat_as_continuous,
     },
     "rules that jump, in blocks of all sizes": {
         SUMS + "_assign_slots": old_blocks,
-        CONTINUOUS: known,
+        CONTINUOUS: treat_as_continuous,
     },
     "blocks of all sizes for continuous rules": {SUMS + "_assign_slots": old_blocks},
     "a block that fails is redone row by row": {SUMS + "_add_block": alone_after_error},

@@ -49,7 +49,7 @@ def cast_up(values: Tensor, layer: nn.Module) -> Tensor:
 
 
 @contextmanager
-def process_kept() -> Iterator[None]:
+def keep_process_settings() -> Iterator[None]:
     """Leave the settings of the process as they are."""
     yield
 
@@ -80,7 +80,7 @@ MUTANTS: dict[str, Patches] = {
     },
     "precision is checked when a fit begins, not in its steps": {**unguarded(), **unchecked()},
     "the precision of float32 products is ignored": {
-        "veracal.neural.precision._process_precision": process_kept
+        "veracal.neural.precision._process_precision": keep_process_settings
     },
     "threads keep their own precision": {SUMS + "_sum_blocks": bare("_sum_blocks")},
     "half precision inside a module is accepted": unchecked(),
@@ -260,7 +260,7 @@ def between(way: str) -> float:
     return moved(fits)
 
 
-def left_on(way: str) -> float:
+def leave_autocast_on(way: str) -> float:
     """A ``prepare`` that turns autocast on for records, and leaves it on."""
 
     try:
@@ -326,7 +326,7 @@ def run(subject: Patches, *, long: bool) -> str:
             stack.enter_context(mock.patch(name, instead))
         exact = moved(lambda n: sums_of(n, "ghost", network()))
         assert exact > 0.9, f"the record does not come close to the bound: {exact:.3f}"
-        for lower, way in itertools.product((around, between, left_on), WAYS):
+        for lower, way in itertools.product((around, between, leave_autocast_on), WAYS):
             worst = max(worst, lower(way))
             assert worst <= 1, f"{lower.__name__}, {way}: one record moves {worst:.4f} bounds"
         for way in WAYS:

@@ -63,12 +63,12 @@ def run(subject: Callable[[], Patches], *, long: bool) -> str:
 
     def members(*setting: Any, seed: int) -> Any:
         with patched(subject()):
-            return taken_part(*setting, seed=seed)
+            return batch_members(*setting, seed=seed)
 
     return linear.tested(members, 10_000 if long else 600)
 
 
-def taken_part(size: int, real: int, rate: float, steps: int, *, seed: int) -> Any:
+def batch_members(size: int, real: int, rate: float, steps: int, *, seed: int) -> Any:
     """Which records took part in which step."""
     times = np.zeros((steps, real), dtype=int)
     seen = {"step": 0}

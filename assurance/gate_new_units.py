@@ -1,12 +1,12 @@
-"""Whoever holds the records is told of new units before a charge, and nobody else is.
+"""Only the data holder is told of new units, before a charge.
 
-A unit id is who it says, letter by letter. A table whose ids are spelt otherwise than in
-earlier runs therefore looks like one of new units, who draw a partition by their ids: of 86
-test rows 64 had been trained on. No program can tell the two cases apart, and to refuse would
-make the outcome hang on single records. So the data holder is told how many units are new,
-known and absent, before anything is charged or recorded, and again at every further attempt;
-runs and comparisons go on if the holder lets them; later measurements leave new units out; and
-nothing that a run releases holds a figure of it.
+Unit ids are compared literally. A table whose ids are spelled differently from earlier runs
+therefore looks like one of new units, which draw a partition by their ids: of 86 test rows 64
+had been trained on. No program can distinguish the two cases, and a refusal would make the
+outcome depend on single records. So the data holder is told how many units are new, known and
+absent, before anything is charged or recorded, and again at every further attempt; runs and
+comparisons continue if the holder confirms; later measurements leave new units out; and no
+release of a run contains these figures.
 """
 
 import json
@@ -82,13 +82,13 @@ ASSIGN, CHARGE, RESULTS = PartitionStore.assign, charging.DataAccount.charge, bu
 
 
 def recorded_at_once(store: PartitionStore, dataset: Dataset, **how: bool) -> Any:
-    """Record new units where they are met, as the first build did: the next run is silent."""
+    """Record new units when they are met, so that the next run gives no notice."""
     found = ASSIGN(store, dataset, **how)
     store.seal(found)
     return found
 
 
-def told_afterwards(account: charging.DataAccount, jobs: Any) -> Any:
+def notify_after_charge(account: charging.DataAccount, jobs: Any) -> Any:
     """Charge first, and tell then."""
     found = CHARGE(account, jobs)
     if account.records.notice is not None and account._on_notice is not None:
@@ -105,7 +105,7 @@ def in_the_results(job: RunPlan, *given: Any, **more: Any) -> Any:
 
 
 def refused(records: Any, on_notice: Any) -> None:
-    """Refuse a table of which no unit is known."""
+    """Reject a table without a known unit."""
     notice = records.notice
     if notice is not None and on_notice is not None:
         on_notice(notice)
@@ -113,12 +113,12 @@ def refused(records: Any, on_notice: Any) -> None:
         raise LedgerError("None of these units is known.")
 
 
-def drawn_later(config: Config, records: Any, ledger: Ledger) -> Any:
+def draw_new_units_later(config: Config, records: Any, ledger: Ledger) -> Any:
     """Let units that are new draw a partition in a later measurement."""
     return charging._assign(config, records, ledger)[2]
 
 
-def shown(notice: AssignmentNotice) -> str:
+def print_notice(notice: AssignmentNotice) -> str:
     """Show the figures wherever a notice is printed."""
     return f"AssignmentNotice({vars(notice)})"
 
@@ -135,20 +135,20 @@ MUTANTS = {
     "told after the charge": Subject(
         (
             ("veracal.workflow.charging.send_notice", lambda *_: None),
-            ("veracal.workflow.charging.DataAccount.charge", told_afterwards),
+            ("veracal.workflow.charging.DataAccount.charge", notify_after_charge),
         )
     ),
     "the number of new units is in the results": patched(
         "veracal.workflow.running.build_results", in_the_results
     ),
     "figures are shown by repr": patched(
-        "veracal.ledger.partitions.AssignmentNotice.__repr__", shown
+        "veracal.ledger.partitions.AssignmentNotice.__repr__", print_notice
     ),
     "a table of new units alone is refused": patched(
         "veracal.workflow.charging.send_notice", refused
     ),
     "a later measurement lets new units draw": patched(
-        "veracal.workflow.running.assign_recorded", drawn_later
+        "veracal.workflow.running.assign_recorded", draw_new_units_later
     ),
 }
 
@@ -193,7 +193,7 @@ class World:
     @classmethod
     @contextmanager
     def made(cls, subject: Subject) -> Iterator["World"]:
-        """A world with ledgers of its own, and the library as the subject has it."""
+        """An environment with its own ledgers, and the library as patched by the subject."""
         folder = Path(tempfile.mkdtemp())
         patches = [mock.patch(name, new) for name, new in subject.patches]
         try:
@@ -259,7 +259,7 @@ class World:
         return 2
 
     def measured_again(self, expected: AssignmentNotice) -> int:
-        """Measure the first model again: new units are left out, and were told of before."""
+        """Measure the first model again: new units are left out, after a notice."""
         before, heard, measured = self.state(), [], set[int]()
 
         def hear(notice: AssignmentNotice) -> None:
@@ -275,7 +275,7 @@ class World:
         return len(measured)
 
     def goes_on(self, expected: AssignmentNotice) -> None:
-        """Go on: the run is not refused, and releases nothing that the holder was told."""
+        """Continue: the run is not rejected, and releases none of the figures in the notice."""
         heard: list[AssignmentNotice] = []
         try:
             made = self.fit(heard.append)

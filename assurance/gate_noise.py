@@ -1,4 +1,4 @@
-"""Gradient noise has the law it is charged for, and nobody else draws it again.
+"""Gradient noise has the distribution that is charged, and no other process repeats it.
 
 The noisy sums of a descent over no records are noise alone: 60,000 draws from the entropy of
 the operating system, tested at alpha = 1e-6 for their shape, their spread and that steps are
@@ -97,7 +97,7 @@ MUTANTS = {
 
 
 def run(subject: Subject, *, long: bool) -> str:
-    """Test the law, then that no draw comes twice."""
+    """Test the distribution, then that no draw is repeated."""
     steps = 960 if long else 60
     draws = noise(subject, subject.generator(), steps)
     law, spread, shift = pvalues(draws / (MULTIPLIER * BOUND))
@@ -129,7 +129,7 @@ def noise(subject: Subject, rng: np.random.Generator | None, steps: int) -> np.n
 
 
 def no_gradient(weights: Any, rows: Any, clip: Any) -> ClippedSum:
-    """Nobody there."""
+    """No records."""
     return ClippedSum(np.zeros(weights.shape))
 
 

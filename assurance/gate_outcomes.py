@@ -1,11 +1,11 @@
 """Whether a fit is charged, and whether it ends or stops, does not depend on a record.
 
-Every private fit is made through a ledger for a data set and for the same with one odd record
+Every private fit is charged to a ledger for a data set and for the same with one unusual record
 more: huge, tiny, zero, the only one of its class, the only one at all; for a network, one that
-its module raises an error for; for Hugging Face's trainer, one with a label or a token that
-there is not, one that cannot be read, and one row more of a unit than it may have. What was
-charged, the type of an error and the warnings must be the same. The old trainer charged and
-then raised an error for each of its eight odd records.
+its module raises an error for; for Hugging Face's trainer, one with an undeclared label or
+token, one that cannot be read, and one row more of a unit than it may have. What was charged,
+the type of an error and the warnings must be the same. The old trainer charged and then raised
+an error for each of its eight unusual records.
 """
 
 import tempfile
@@ -53,7 +53,7 @@ Outcome = tuple[list[Any], str, list[str]]
 
 
 def range_refused(values: Any, end: int) -> Any:
-    """Stop at a number that stands for nothing."""
+    """Stop at an undeclared number."""
     found = in_range(values, end)
     if not found.all():
         raise DataError("labels", f"numbers below {end}", "others", "Correct them.")
@@ -82,7 +82,7 @@ def failing(sums: Any, engine: Any, rows: Any, clip: Any, total: Any, counts: An
 
 
 def every_class_needed(facts: Any, dataset: Dataset) -> Any:
-    """Stop where nobody has one of the classes, as scikit-learn's classifiers do."""
+    """Stop if a class has no record, as scikit-learn's classifiers do."""
     found = add_labels(facts, dataset)
     if len(dataset) and len(np.unique(found.codes)) < len(found.classes):
         raise ValueError("Expected records of all classes.")
@@ -143,7 +143,7 @@ def searched() -> PrivateSearch:
 
 
 def standardized() -> Any:
-    """Steps with a cost of their own."""
+    """Steps that have a cost."""
     scaler = PrivateStandardizer(bounds=(-1, 1), noise_multiplier=12.0, size=SIZE)
     return make_private_pipeline(scaler, NormClipper(norm=6.0), linear())
 
@@ -205,7 +205,7 @@ def outcome(fit: Callable[[Ledger], Any], ledger: Ledger) -> Outcome:
 
 
 def rows_of(n: int, rng: np.random.Generator) -> Iterator[tuple[str, Any, Any]]:
-    """Records of one class, and the same with an odd one more."""
+    """Records of one class, and the same with an additional unusual one."""
     X, y = rng.standard_normal((n, 3)).astype(np.float32), np.zeros(n, int)
     yield "", X, y
     if n:
@@ -230,7 +230,7 @@ def check_model(name: str, n: int, ledger: Ledger, rng: np.random.Generator) -> 
 
 
 def check_trainer(folder: Path, ledger: Ledger, rng: np.random.Generator) -> int:
-    """Train on texts, and on the same with an odd one more."""
+    """Train on texts, and on the same with an additional unusual one."""
     rows = [{**row, "patient": i // 2} for i, row in enumerate(texts(8, rng))]
     odd = {"input_ids": [1] * LENGTH, "labels": 0, "patient": 9}
     told: dict[str, Any] = {"unit": PATIENT, "unit_column": "patient", "delta": 1e-5}

@@ -83,7 +83,9 @@ def by_row_number(data: Dataset, path: Path, fresh: bool, kind: type[PartitionSt
     return by_store(data._changed(slots=np.arange(len(data))), path, fresh, kind)
 
 
-def drawn_again(data: Dataset, path: Path, fresh: bool, kind: type[PartitionStore]) -> Split:
+def redraw_unrecorded(
+    data: Dataset, path: Path, fresh: bool, kind: type[PartitionStore]
+) -> Split:
     """Let a record without an entry draw: a corrected one draws a second time."""
     if data.units is not None or data.slots is not None:
         return by_store(data, path, fresh, kind)
@@ -93,19 +95,19 @@ def drawn_again(data: Dataset, path: Path, fresh: bool, kind: type[PartitionStor
 def features_stored(
     data: Dataset, path: Path, fresh: bool, kind: type[PartitionStore]
 ) -> Split:
-    """Record hashes of features: on another machine nobody is recognized."""
+    """Record hashes of features: another machine recognizes no record."""
     return by_store(data._changed(row_digests=None, encoded=False), path, fresh, kind)
 
 
 def by_secret_draws(
     data: Dataset, path: Path, fresh: bool, kind: type[PartitionStore]
 ) -> Split:
-    """Draw anew in every run."""
+    """Draw again in every run."""
     return split(data, FRACTIONS)
 
 
 class Unkeyed(PartitionStore):
-    """Store hashes that anybody can compute from a guessed record."""
+    """Store unkeyed hashes, which can be computed from a guessed record."""
 
     def _hash_ids(self, ids: Any) -> Any:
         self._secret = b""
@@ -135,7 +137,7 @@ class Uncounted(PartitionStore):
 
 
 class Unsealed(PartitionStore):
-    """Forget that a charge was made: whoever believes to be first records anew."""
+    """Forget that a charge was made: a run that believes to be the first records again."""
 
     def seal(self, assignment: Any) -> None:
         pass
@@ -151,7 +153,7 @@ class Piecemeal(PartitionStore):
 
 
 class AnyRule(PartitionStore):
-    """Take whatever key and shares a run asks for."""
+    """Accept the key and shares of any run."""
 
     @classmethod
     def obtain(cls, path: Any, rule: PartitionRule, *, fresh: bool) -> PartitionStore:
@@ -175,7 +177,7 @@ MUTANTS: dict[str, Subject] = {
     "hash of features, drawn anew": Subject(split=by_features),
     "hash of features, recorded": Subject(split=features_stored),
     "row number under replace-one": Subject(split=by_row_number),
-    "row without record drawn again": Subject(split=drawn_again),
+    "row without record drawn again": Subject(split=redraw_unrecorded),
     "secret draws in every run": Subject(split=by_secret_draws),
     "unkeyed hashes in the file": Subject(store=Unkeyed),
     "digests and ids in the file": Subject(store=Plain),
@@ -216,11 +218,11 @@ class World:
         self.people = [self.person(i) for i in range(PEOPLE)]
 
     def person(self, number: int) -> Record:
-        """An individual whose record is like nobody else's."""
+        """An individual with a unique record."""
         return name(number), f"{number}.{self.rng.integers(10**6):06}0", "ab"[number % 2]
 
     def live(self, runs: int) -> int:
-        """Let a first run record, and later ones find everybody where they were."""
+        """Let a first run record, and check that later ones keep every partition."""
         first = self.run(self.people, fresh=True)
         assert first.left_out == 0
         recorded, checked = set(self.people), PEOPLE
@@ -267,7 +269,7 @@ class World:
         assert (rows == 1).all(), "a corrected record is in a second partition"
 
     def run(self, people: list[Record], *, fresh: bool) -> Split:
-        """One run on one machine; everybody is in one partition over all runs."""
+        """One run on one machine; every individual is in one partition over all runs."""
         found = self.split(people, fresh=fresh)
         for name, part in found.parts.items():
             for code in part.groups["who"].codes.tolist():
@@ -277,7 +279,7 @@ class World:
         return found
 
     def split(self, people: list[Record], *, fresh: bool, track: bool = True) -> Split:
-        """Load and split, features computed by a machine of its own."""
+        """Load and split, with features computed by another machine."""
         data = self.load(people)
         if track:
             names = tuple(dict.fromkeys(person[0] for person in people))

@@ -1,4 +1,4 @@
-"""A perturbed logistic regression keeps its epsilon on the worst neighbors that we know.
+"""Perturbed logistic regression keeps its epsilon on the worst known neighbors.
 
 Two tests relate a fitted model to its privacy. The density of the release of objective
 perturbation is known in closed form, so its privacy loss between neighbors can be maximized: in
@@ -223,7 +223,7 @@ def recovered_noise(subject: Subject, rounds: int) -> int:
                 most = 1e-8 + rounding(max(map(len, pair)), 0.5, 3.0, math.sqrt(5.0))
                 assert gap < most, f"neighbors have noise that differs by {gap:.1e}"
         vectors = np.concatenate(drawn)
-        check_law(np.linalg.norm(vectors, axis=1) / scale, stats.gamma(4), relation)
+        check_distribution(np.linalg.norm(vectors, axis=1) / scale, stats.gamma(4), relation)
         check_directions(vectors)
         seen += len(vectors)
     return seen
@@ -252,7 +252,7 @@ def fitted_noise(model: Any, data: Dataset) -> Floats:
     return noise_of(model.fit_records(data), data, 2.0)
 
 
-def check_law(lengths: Floats, law: Any, relation: str) -> None:
+def check_distribution(lengths: Floats, law: Any, relation: str) -> None:
     """Lengths of the noise have the stated distribution."""
     result = stats.kstest(lengths, law.cdf).pvalue
     assert result > ALPHA, f"{relation}: the noise has another length, p = {result:.1e}"
@@ -277,13 +277,13 @@ def moved_weights(subject: Subject, rounds: int) -> float:
         pairs = [neighbors(rng, relation) for _ in range(rounds)]
         for delta in (0.0, 1e-5):
             model = subject.output(1.0, delta, norm=2.0, C=0.01, relation=relation)
-            for pair in [crowded(relation), *pairs]:
+            for pair in [distant_neighbors(relation), *pairs]:
                 worst = max(worst, share_used(model, pair))
-            check_drawn(model, relation)
+            check_recovered_noise(model, relation)
     return worst
 
 
-def crowded(relation: str) -> tuple[Dataset, Dataset]:
+def distant_neighbors(relation: str) -> tuple[Dataset, Dataset]:
     """Neighbors whose minimizers are far apart.
 
     A crowd of one class makes the weights long along the second feature. A row beyond it on
@@ -300,7 +300,7 @@ def crowded(relation: str) -> tuple[Dataset, Dataset]:
 
 def share_used(model: Any, pair: tuple[Dataset, Dataset]) -> float:
     """Change of the weights by a row, relative to the sensitivity of the event."""
-    noise = drawn_noise(model, 0)
+    noise = recover_noise(model, 0)
     exact = []
     for data in pair:
         weights = weights_of(model.set_params(random_state=0).fit_records(data)) - noise
@@ -320,7 +320,7 @@ def share_used(model: Any, pair: tuple[Dataset, Dataset]) -> float:
     return moved / allowed
 
 
-def drawn_noise(model: Any, seed: int) -> Floats:
+def recover_noise(model: Any, seed: int) -> Floats:
     """The release for one record minus the minimizer by plain Newton steps."""
     data = table(np.array([[0.5, -0.5, 1.0]]), np.array([0]), 1)
     released = weights_of(model.set_params(random_state=seed).fit_records(data))
@@ -345,14 +345,14 @@ def check_minimizer(weights: Floats, data: Dataset, model: Any) -> None:
         )
 
 
-def check_drawn(model: Any, relation: str) -> None:
+def check_recovered_noise(model: Any, relation: str) -> None:
     """The drawn noise has the stated distribution."""
-    drawn = np.concatenate([drawn_noise(model, seed) for seed in range(60)])
+    drawn = np.concatenate([recover_noise(model, seed) for seed in range(60)])
     lengths = np.linalg.norm(drawn, axis=1)
     if model.noise_std_ is None:
-        check_law(lengths / model.noise_scale_, stats.gamma(4), relation)
+        check_distribution(lengths / model.noise_scale_, stats.gamma(4), relation)
     else:
-        check_law(lengths / model.noise_std_, stats.chi(4), relation)
+        check_distribution(lengths / model.noise_std_, stats.chi(4), relation)
     check_directions(drawn)
 
 

@@ -1,10 +1,10 @@
-"""Copies and files of fitted estimators hold no record and no figure that is internal.
+"""Copies and files of fitted estimators contain no record and no internal figure.
 
-Every estimator of the package with a private fit is found by its methods, fitted to records
-with values of their own, and written by pickle, joblib and torch.save, and copied by
+Every estimator of the package with a private fit is identified by its methods, fitted to
+records with distinctive values, and written by pickle, joblib and torch.save, and copied by
 copy.deepcopy. No value of a record may be among the bytes, and among everything that comes back
 there may be no array with as many rows as there are records, no number of records, and nothing
-that is called internal. The old network gave away how many examples were in its batches and how
+that is called internal. The old network revealed how many examples were in its batches and how
 many of them were clipped. A class that is not fitted here makes the gate fail.
 """
 
@@ -82,7 +82,7 @@ def whole_state(model: Any) -> Any:
     return BaseEstimator.__getstate__(model)
 
 
-def records_kept(model: Any, facts: Any) -> Any:
+def keep_records(model: Any, facts: Any) -> Any:
     """Remember the records of the fit."""
     model._last = facts.X
     return fitted(model, facts)
@@ -104,7 +104,7 @@ MUTANTS: dict[str, Patches] = {
         **ALLOWED,
     },
     "a model keeps its records": {
-        "veracal.training.base.PrivateEstimator._fit_data": records_kept
+        "veracal.training.base.PrivateEstimator._fit_data": keep_records
     },
     "a model keeps their number": {"veracal.training.base.PrivateEstimator._fit_data": counted},
 }
@@ -198,8 +198,8 @@ def classes() -> Iterator[type]:
                 yield one
 
 
-def made(folder: Path) -> Iterator[Any]:
-    """All estimators, fitted, and used once: some find out things at the first call."""
+def fit_estimators(folder: Path) -> Iterator[Any]:
+    """All estimators, fitted and used once, because some compute state at the first call."""
     for make in MODELS:
         model = make().fit_records(RECORDS)
         model.predict(X[:5])
@@ -245,7 +245,7 @@ def check_copies(model: Any) -> int:
 
 
 def check_tree(one: Any, where: str, seen: set[int]) -> None:
-    """Look at everything that hangs on an object."""
+    """Check everything that an object refers to."""
     if id(one) in seen or isinstance(one, str | bytes | type | types.FunctionType):
         return
     seen.add(id(one))
@@ -291,7 +291,7 @@ def run(subject: Patches, *, long: bool) -> str:
         warnings.simplefilter("ignore")
         for name, instead in subject.items():
             stack.enter_context(mock.patch(name, instead))
-        for model in made(Path(folder)):
+        for model in fit_estimators(Path(folder)):
             known.add(type(model).__name__)
             checked += check_copies(model)
         check_others(Path(folder))

@@ -1,8 +1,8 @@
-"""The audit of released numbers is sound, and sharp enough to notice a little noise missing.
+"""The attack on released numbers is valid, and detects a few per cent of missing noise.
 
-The subject is the audit itself. Sound: on noise that costs what is claimed it exceeds the claim
+The subject is the attack itself. Valid: on noise that costs what is claimed it exceeds the claim
 no more often than its level says, at levels where that can be counted. Sharp: it notices 6 % of
-noise missing (2 % in the long setting), in either tail, whichever neighbor is looked at first.
+noise missing (2 % in the long setting), in either tail, whichever neighbor comes first.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def one_bound_too_few(first, second, *, alpha, choosing):
 
 
 def restricted(keep: Callable[[bool, bool], bool]) -> Audit:
-    """An audit that looks at some events only."""
+    """An attack that uses some events only."""
 
     def audit(first, second, *, alpha, choosing):
         choose, certify = audits.halves(first, second, choosing)

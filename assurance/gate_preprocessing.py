@@ -93,7 +93,7 @@ class RawUsed(PrivateStandardizer):
 
 
 class NanPasses(PrivateStandardizer):
-    """Clip, which keeps NaN, and repair the sums."""
+    """Clip, which keeps NaN, and replace NaN in the sums."""
 
     def _sums(self, rows: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -174,7 +174,7 @@ class Unclipped(BoundedScaler):
             return (rows - self.low_) / (self.high_ - self.low_)
 
 
-class SeenOnly(DeclaredOneHot):
+class OccurringOnly(DeclaredOneHot):
     """Keep columns for the categories that occur."""
 
     def _learn(self, rows: Any, size: int | None) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def unshortened(rows: np.ndarray, norm: float) -> np.ndarray:
 
 
 def overflowing(rows: np.ndarray, norm: float) -> np.ndarray:
-    """Multiply by a factor that overflows to NaN, and repair the result."""
+    """Multiply by a factor that overflows to NaN, and replace NaN in the result."""
     with np.errstate(all="ignore"):
         norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
         factors = np.where(np.isfinite(norms), np.minimum(1, norm / norms), 1.0)
@@ -241,7 +241,7 @@ MUTANTS = {
     "M15 fixed seed": Subject(FixedSeed),
     "M9 bounds of a scaler from the records": Subject(scaler=ScaledByRecords),
     "values outside of bounds pass": Subject(scaler=Unclipped),
-    "categories from the records": Subject(encoder=SeenOnly),
+    "categories from the records": Subject(encoder=OccurringOnly),
     "an undeclared category raises": Subject(encoder=UnknownRaises),
     "an undeclared category is the first": Subject(encoder=UnknownIsFirst),
     "M5 rows not shortened": Subject(shortened=unshortened),
@@ -268,7 +268,7 @@ def run(subject: Subject, *, long: bool) -> str:
     return f"{2 * rounds:,} neighbors reach {shares} of the bound; noise at p = {spread:.2f}"
 
 
-def drawn(rng: np.random.Generator, n: int) -> np.ndarray:
+def draw_rows(rng: np.random.Generator, n: int) -> np.ndarray:
     """Rows of typical and of adversarial numbers."""
     rows = rng.uniform(-1.2, 1.2, (n, WIDTH))
     odd = rng.choice([*ODD, *BROKEN], (n, WIDTH))
@@ -292,12 +292,12 @@ def compare_sums(
     allowed = model._noise_std(WIDTH) * event.sensitivity / event.noise
     worst = 0.0
     for _ in range(rounds):
-        rows = drawn(rng, int(rng.integers(1, 4)))
+        rows = draw_rows(rng, int(rng.integers(1, 4)))
         if rng.random() < 0.2:
             rows[0] = rng.choice([-1.0, 1.0], WIDTH)
         other = np.array(rows[1:] if relation == "add-remove" else rows)
         if relation == "replace-one":
-            other[0] = -rows[0] if rng.random() < 0.5 else drawn(rng, 1)[0]
+            other[0] = -rows[0] if rng.random() < 0.5 else draw_rows(rng, 1)[0]
         with np.errstate(all="ignore"):
             sums = [np.asarray(model._sums(part), float) for part in (rows, other)]
         moved = float(np.linalg.norm(sums[0] - sums[1])) / GRID_UNITS
@@ -343,7 +343,7 @@ def compare_noise(subject: Subject, width: int) -> float:
 
 def compare_declared(subject: Subject, rng: np.random.Generator) -> None:
     """Scalers and encoders depend on declared facts only."""
-    queries = np.nan_to_num(drawn(rng, 50), nan=0.1, posinf=1e308, neginf=-1e308)
+    queries = np.nan_to_num(draw_rows(rng, 50), nan=0.1, posinf=1e308, neginf=-1e308)
     ends, codes = set(), set()
     values = np.array([[0.0], [1.0], [2.0], [7.0]])
     for records in (rng.uniform(-1, 1, (5, WIDTH)), 40 * rng.uniform(-1, 1, (9, WIDTH))):

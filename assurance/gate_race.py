@@ -1,4 +1,4 @@
-"""Processes that race for one budget are granted exactly what it affords.
+"""Concurrent processes are granted exactly the remaining budget.
 
 One process is stopped before each SQL statement of its request, in turn, and another makes a
 whole request there, where the budget affords one of them: whatever can come between is tried,
@@ -78,7 +78,7 @@ def run(subject: ledgers.Patches, *, long: bool) -> str:
 
 def interrupted(subject: ledgers.Patches) -> int:
     """Let another process make its request before every statement of the first one's."""
-    # Who finds the ledger locked does not wait: the other one stands still.
+    # A request that finds the ledger locked does not wait, because the other one is stopped.
     with ledgers.patched({**subject, WAIT: 0.0}) as folder:
         place = folder / "ledger"
         open_ledger(place, Budget(1.5 * COST.epsilon))
@@ -92,7 +92,7 @@ def interrupted(subject: ledgers.Patches) -> int:
 
 
 def check_one_granted(place: Path, number: int) -> bool:
-    """Stop a request at a statement, make another one, and let the first go on.
+    """Stop a request at a statement, make another one, and let the first continue.
 
     False if the first has fewer statements.
     """
@@ -182,7 +182,7 @@ def race(ledger: Ledger, each: int) -> list[Tally]:
 
 
 def attempt(ledger: Ledger, name: int, each: int) -> Tally:
-    """Ask for one answer after the other."""
+    """Request one answer after the other."""
     granted = refused = computed = 0
     errors = []
 

@@ -1,7 +1,7 @@
-"""A calibrated classifier costs what it says, and asks for nothing that was not paid.
+"""A calibrated classifier costs what it states, and makes no query that was not charged.
 
-Costs are compared with those of the parts, put together by hand. Noise on the answers is
-compared with the law that was charged, through whole fits. The source inside a fit gives every
+Costs are compared with the composed costs of the components. Noise on the answers is compared
+with the distribution that was charged, in whole fits. The source inside a fit gives every
 announced answer once.
 """
 
@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from assurance.recalibrations import GUARD, MAP, NOISE, Subject, fitted, made, records, using
+from assurance.recalibrations import (
+    GUARD,
+    MAP,
+    NOISE,
+    Subject,
+    fitted,
+    make_classifier,
+    records,
+    using,
+)
 from veracal.accounting import Composed, Event, Gaussian, Parallel, Repeated, epsilon_for
 from veracal.calibration import (
     BrierGain,
@@ -95,7 +104,7 @@ class Twice(PrepaidSource):
 
 
 class AnyPrice(PrepaidSource):
-    """Answer whatever is asked, as long as answers are left."""
+    """Answer any query as long as answers are left."""
 
     __slots__ = ()
 
@@ -182,7 +191,7 @@ MUTANTS = {
 
 
 def run(subject: Subject, *, long: bool) -> str:
-    """Charge, ask and look at what is claimed."""
+    """Charge, query and check the claims."""
     rng = np.random.default_rng(0)
     with using(subject):
         compare_costs(subject)
@@ -206,7 +215,7 @@ def compare_costs(subject: Subject) -> None:
         ("reuse", Composed((training, mapping, gain))),
         ("split", Parallel((training, mapping, gain))),
     ):
-        model = made(subject, recalibrate=how)
+        model = make_classifier(subject, recalibrate=how)
         charged, true = epsilon_for(model.event(), 1e-5), epsilon_for(due, 1e-5)
         assert charged >= true * (1 - 1e-6), f"{how}: {charged:.3f} charged, {true:.3f} due"
         assert charged <= true * 1.001, f"{how}: {charged:.3f} is more than {true:.3f}"
@@ -255,14 +264,16 @@ def compare_claims(subject: Subject, rng: np.random.Generator) -> None:
     whole = fitted(subject, data)
     assert whole.private_, "a fit with everything declared is not private"
     assert not whole.estimator_.private_, "a part states its own, smaller cost"
-    inferred = made(subject).fit(data.X, data.y)
+    inferred = make_classifier(subject).fit(data.X, data.y)
     assert not inferred.private_, "classes and size were read from records, and not said"
 
 
 def compare_noise(subject: Subject, rng: np.random.Generator, fits: int) -> float:
-    """Answers of whole fits have the noise that was charged, drawn anew."""
+    """Answers of whole fits have fresh noise of the charged distribution."""
     data, bins = records(rng), Bins(15)
-    model = made(subject, method=PrivateBinning(micro_epsilon=MAP, bins=15), guard=None)
+    model = make_classifier(
+        subject, method=PrivateBinning(micro_epsilon=MAP, bins=15), guard=None
+    )
     scores = Scores.from_logits(np.outer(data.X[:, 0], [0.0, 1.0]), data.y)
     exact = np.zeros((15, 2), dtype=int)
     np.add.at(exact, (bins.of(scores.confidence), (~scores.correct).astype(int)), 1)

@@ -1,7 +1,7 @@
-"""The parts of a split are disjoint, dealt by secret coins, and have declared sizes.
+"""The partitions of a split are disjoint, drawn in secret, and have declared sizes.
 
-The coins know neither rows nor classes: over many fits, the numbers held back vary as sums of
-independent coins do, neither more nor less.
+The draws depend on neither rows nor classes: over many fits, the numbers held out vary as sums
+of independent draws do, neither more nor less.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ def exact_shares(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> A
 
 
 def published(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Deal by a seed that everybody knows."""
+    """Split by a public seed."""
     return split_records(dataset, shares, relation, rng=np.random.default_rng(2026))
 
 
@@ -62,13 +62,13 @@ def counted(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
 
 
 def map_on_training(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Fit the map to records of the training, and charge as if apart."""
+    """Fit the map to training records, and charge as if they were disjoint."""
     train, _, last = split_records(dataset, shares, relation, rng=rng)
     return train, train, last
 
 
 def guard_on_map(dataset: Dataset, shares: Any, relation: Any, *, rng: Any) -> Any:
-    """Ask the guard of the map's records, and charge as if apart."""
+    """Query the guard on the map's records, and charge as if they were disjoint."""
     train, held, _ = split_records(dataset, shares, relation, rng=rng)
     return train, held, held
 
@@ -86,7 +86,7 @@ MUTANTS = {
 
 
 def run(subject: Subject, *, long: bool) -> str:
-    """Deal many times."""
+    """Split many times."""
     rng, deals = np.random.default_rng(0), 200 if long else 30
     with using(subject):
         compare_sizes(subject, rng)
@@ -106,7 +106,7 @@ def compare_sizes(subject: Subject, rng: np.random.Generator) -> None:
 
 
 def compare_parts(subject: Subject, rng: np.random.Generator, deals: int) -> float:
-    """Parts are disjoint, and every record's coin is its own."""
+    """Partitions are disjoint, and every record is drawn independently."""
     data, holdout, worst = records(rng, 200), 0.4, 1.0
     held = np.zeros((deals, 200), dtype=bool)
     quick = PrivateBinning(micro_epsilon=MAP, bins=1)
@@ -129,7 +129,7 @@ def compare_parts(subject: Subject, rng: np.random.Generator, deals: int) -> flo
 
 
 def spread(counts: np.ndarray, trials: int, chance: float) -> float:
-    """Whether counts vary as sums of independent coins do: neither more nor less."""
+    """Whether counts vary as sums of independent draws do: neither more nor less."""
     total = float(((counts - trials * chance) ** 2).sum() / (trials * chance * (1 - chance)))
     law = stats.chi2(len(counts))
     return 2 * min(float(law.cdf(total)), float(law.sf(total)))

@@ -1,4 +1,4 @@
-"""The logits of a record are its own bits, beside any others, and no error tells of it."""
+"""The logits of a record have the same bits among any others; no error depends on it."""
 
 from typing import Any
 from unittest import mock
@@ -24,12 +24,12 @@ def all_at_once(model: Any, X: Any, classes: int, *, without_errors: bool = Fals
 
 
 def padded_only(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
-    """Score blocks of one shape, wherever in it a row stands."""
+    """Score blocks of one shape, with a row at any position."""
     with mock.patch.object(scoring, "equivalent_positions", return_value=np.arange(256)):
         return compute_logits(model, X, classes, without_errors=without_errors)
 
 
-def errors_shown(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
+def pass_errors(model: Any, X: Any, classes: int, *, without_errors: bool = False) -> Any:
     """Let errors of the model through."""
     return compute_logits(model, X, classes)
 
@@ -44,13 +44,13 @@ CORRECT = Subject()
 MUTANTS = {
     "logits of all rows in one product": Subject(logits_of=all_at_once),
     "logits by place in a block": Subject(logits_of=padded_only),
-    "errors tell of a record": Subject(logits_of=errors_shown),
+    "errors tell of a record": Subject(logits_of=pass_errors),
     "logits less their mean": Subject(logits_of=normalized),
 }
 
 
 def run(subject: Subject, *, long: bool) -> str:
-    """Score some rows beside all kinds of others."""
+    """Score some rows among all kinds of others."""
     trials = 60 if long else 6
     compare_bits(subject, np.random.default_rng(0), trials)
     compare_errors(subject, np.random.default_rng(1))
@@ -68,7 +68,7 @@ class Product:
 
     def logits(self, X: Any) -> Any:
         sums = np.asarray(X, dtype=np.float32) @ self.weights
-        # As some processors do by themselves: the last rows of a block round otherwise.
+        # As on some processors, the last rows of a block are rounded differently.
         sums[252:256] = np.nextafter(sums[252:256], np.float32(np.inf))
         return sums
 
@@ -83,7 +83,7 @@ class Fails:
 
 
 def compare_bits(subject: Subject, rng: np.random.Generator, trials: int) -> None:
-    """Logits of a record are the same bits beside any others."""
+    """The logits of a record have the same bits among any others."""
     model, rows = Product(rng), rng.normal(size=(400, 300)).astype(np.float32)
     whole = subject.logits_of(model, rows, 10, without_errors=True)
     for n in np.resize([1, 2, 5, 130, 257, 399], trials):
@@ -93,7 +93,7 @@ def compare_bits(subject: Subject, rng: np.random.Generator, trials: int) -> Non
 
 
 def compare_errors(subject: Subject, rng: np.random.Generator) -> None:
-    """A record that is an error to the model says so to nobody, and changes nothing."""
+    """A record for which the model fails causes no error, and changes nothing."""
     odd = rng.uniform(size=(9, 2))
     odd[4] = 9.0
     try:

@@ -1,4 +1,4 @@
-"""No record moves a statistic by more than its query says, nor anything else that is seen.
+"""No record moves a statistic beyond its sensitivity, or any other visible result.
 
 Every query is evaluated on adversarial neighbors under both relations. Then whole answers are
 replayed on neighbors and every draw of noise is noted: the errors, the number of draws, their
@@ -28,7 +28,7 @@ from veracal.testing.queries import adversarial_scores, check_neighbors
 NAME = "replay"
 SECONDS = 5
 VALUES = (0.0, 1.0, -1.0, 0.5, 1e300, -1e300, 5e-324, 0.49999999999999994, 2.5)
-BROKEN = 12345.0  # stands for a record whose value is NaN: data sets hold none
+BROKEN = 12345.0  # represents a record whose value is NaN: data sets contain none
 
 
 def adversarial_numbers(n: int, rng: np.random.Generator) -> Dataset:
@@ -240,7 +240,7 @@ def observed(query: Any, records: Any, relation: str, place: Path) -> tuple[obje
 
 @contextmanager
 def recorded() -> Iterator[list[tuple[str, int]]]:
-    """Note with which law, and on how many entries, noise is drawn."""
+    """Record the distribution of drawn noise, and its number of entries."""
     draws: list[tuple[str, int]] = []
     make = noise.make_laplace
 

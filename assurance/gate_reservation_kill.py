@@ -1,4 +1,4 @@
-"""Killed at any line of reserve, compute and record, a request is charged and answered once.
+"""A request killed at any line of its reservation or fit is charged and answered once.
 
 A child asks for an answer that is reserved first, begins a run, or raises the caps, and stops
 at every line of the ledger's modules that it comes to. Where something new lies on the disk
@@ -141,7 +141,7 @@ def always_charged(path: Path, asked: ChargeRequest) -> object:
 
 
 def append_one_by_one(connection, asked, run, number, costs) -> None:
-    """Commit each part of a run by itself."""
+    """Commit each partition of a run separately."""
     appended = ledger_tables.append
 
     def append(connection, entry, answer, adds=0) -> None:
@@ -259,7 +259,7 @@ def judge(kind: str, request: Request, ledger: Ledger, read: bool, where: str) -
         return
     reserved = [entry for entry in found if entry.outcome == "reserved"]
     assert bool(reserved) >= read, f"{where}: records were read, and nothing was reserved"
-    check_paid(ledger, reserved, where)
+    check_charges(ledger, reserved, where)
     pending = len(ledger.pending())
     results = [outcome(request, ledger, where) for _ in range(2)]
     assert results[0] == results[1], f"{where}: two answers to one request"
@@ -267,11 +267,11 @@ def judge(kind: str, request: Request, ledger: Ledger, read: bool, where: str) -
     charged_anew = kind == "fit with a hook" and pending
     due = max(1, len(reserved)) + bool(charged_anew)
     assert len(after) == due, f"{where}: {len(after)} charges where {due} are due"
-    check_paid(ledger, after, where)
+    check_charges(ledger, after, where)
     assert ledger.pending() == (), f"{where}: a reservation is left"
 
 
-def check_paid(ledger: Ledger, reserved: list[Entry], where: str) -> None:
+def check_charges(ledger: Ledger, reserved: list[Entry], where: str) -> None:
     """Every reservation was paid for, and nothing else."""
     spent = ledger.spent("train").epsilon
     assert spent == COST.epsilon * len(reserved), f"{where}: {spent} for {len(reserved)}"

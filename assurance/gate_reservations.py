@@ -1,8 +1,8 @@
-"""A fit holds no lock, is charged before a record is read, and has one model for one charge.
+"""A fit holds no lock, is charged before a record is read, and gives one model per charge.
 
 Children fit a model through ``Curator.fit_once``, and stop in the middle of the fit until the
-parent lets them go on or kills them: nothing depends on time. The ledger waits for nobody here,
-so that whoever meets a lock fails at once.
+parent lets them continue or kills them: nothing depends on time. The ledger does not wait here,
+so that a process that meets a lock fails at once.
 """
 
 import os
@@ -39,7 +39,7 @@ DATA = Dataset(np.ones((4, 2)), np.array([0, 1, 0, 1]), ("no", "yes"))
 
 
 class Model:
-    """A model whose fit reports that it has begun, and waits for a sign to go on.
+    """A model whose fit reports that it has begun, and waits for a signal to continue.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def overwritten(path: Path, index: int, answer: bytes | None) -> object:
 
 
 def failure_is_forgotten(path: Path, index: int, answer: bytes | None) -> object:
-    """Leave the reservation of a fit that failed as it is, to be tried again."""
+    """Keep the reservation of a failed fit open for another attempt."""
     if answer is not None:
         return SETTLED(path, index, answer)
     raise AnswerError("failed")
@@ -266,7 +266,7 @@ MUTANTS = {
 
 
 def run(subject: ledgers.Patches, *, long: bool) -> str:
-    """Play every scenario on a ledger of its own; ``long`` changes nothing."""
+    """Run every scenario on its own ledger; ``long`` changes nothing."""
     impatient = {**subject, "veracal.ledger.storage.BUSY_TIMEOUT": 0.0}
     with ledgers.patched(impatient) as folder:
         for scenario in SCENARIOS:
@@ -305,7 +305,7 @@ class Child:
         assert os.read(self._begun, 1) == b"!", "a process could not begin its fit"
 
     def ends(self) -> object:
-        """Let it go on, and return what its request ended in."""
+        """Let it continue, and return the outcome of its request."""
         self.alive.discard(self)
         os.write(self._go_on[1], b"!")
         return ledgers.result(self._child, self._reader)
@@ -351,7 +351,7 @@ def two_with_one_request(holder: Curator, ledger: Ledger) -> None:
 
 
 def failure_is_an_answer(holder: Curator, ledger: Ledger) -> None:
-    """A fit that fails is paid for, and not made again."""
+    """A failed fit stays charged, and is not repeated."""
     for model in (Model(error=ZeroDivisionError()), Model()):
         assert fit(holder, model) == "AnswerError", "a failed fit was made again"
         assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for a failed fit"
@@ -378,7 +378,7 @@ def every_attempt_with_a_hook(holder: Curator, ledger: Ledger) -> None:
         assert ledger.spent().epsilon == attempts * COST.epsilon, (
             f"{ledger.spent()} for {attempts} attempts that may have been seen"
         )
-    model = fit(holder, Model())  # without a hook, and still no second draw for nothing
+    model = fit(holder, Model())  # without a hook, and still no second draw at no cost
     assert isinstance(model, bytes) and fit(holder, Model(on_step=RunConsumer())) == model
     assert ledger.spent().epsilon == 3 * COST.epsilon, f"{ledger.spent()} for 3 attempts"
 
@@ -420,7 +420,7 @@ def a_curve_is_read_after_the_record(holder: Curator, ledger: Ledger) -> None:
     assert ledger.spent().epsilon == COST.epsilon, f"{ledger.spent()} for one request"
 
 
-def nothing_is_left_in_memory(holder: Curator, ledger: Ledger) -> None:
+def check_no_weights_in_memory(holder: Curator, ledger: Ledger) -> None:
     """Interrupted before the record, a fit leaves no weights in the caller's hands."""
     model = Model(error=KeyboardInterrupt())
     with suppress(KeyboardInterrupt):
@@ -436,5 +436,5 @@ SCENARIOS: Sequence[Callable[[Curator, Ledger], None]] = (
     every_attempt_with_a_hook,
     every_attempt_with_an_observer,
     a_curve_is_read_after_the_record,
-    nothing_is_left_in_memory,
+    check_no_weights_in_memory,
 )

@@ -1,8 +1,8 @@
-"""What a record becomes depends on that record and the schema, and on no other record.
+"""The encoding of a record depends on that record and the schema, and on no other record.
 
 Parallel composition, the declared sensitivity of every later mechanism and the meaning of
 "neighboring data sets" all rest on this. Each table is encoded with and without one of its
-people, and once with a stranger instead: what remains must be the same, bit for bit.
+individuals, and once with another in its place: all other rows must be the same, bit for bit.
 """
 
 from collections.abc import Callable
@@ -137,7 +137,7 @@ def table(n: int, rng: np.random.Generator) -> pl.DataFrame:
 
 
 def compare(whole: Dataset, neighbor: Dataset, *, gone: str) -> None:
-    """Rows of everybody in both must agree, and so must all that is public."""
+    """Rows of individuals in both must agree, and so must all public facts."""
     assert whole.units is not None and neighbor.units is not None
     public = [
         (d.classes, d.feature_names, d.size, d.norm, d.X.shape[1:]) for d in (whole, neighbor)

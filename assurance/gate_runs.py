@@ -1,4 +1,4 @@
-"""Several runs of one ledger together never exceed its caps, in epsilon nor in delta.
+"""Several runs of one ledger together never exceed its caps on epsilon and delta.
 
 Random runs are charged to ledgers that add up pairs or Rényi divergences, in two parts, with an
 extension on the way. What the granted runs cost is computed here from the closed form of the
@@ -88,7 +88,7 @@ def one_distribution(connection, caps: Caps, asked: RunRequest) -> dict:
 
 
 def another_order(connection, caps: Caps, asked: RunRequest) -> dict:
-    """Choose the order anew for an extension."""
+    """Choose another order for an extension."""
     opening = caps.opening
     if caps.extensions and isinstance(opening.rule, Renyi):
         opening = replace(opening, rule=Renyi(best_order(replace(caps.budget, epsilon=20.0))))
@@ -102,7 +102,7 @@ def next_to_nothing(connection, caps: Caps, asked: RunRequest) -> dict:
 
 
 def one_part_after_the_other(path: Path, asked: RunRequest) -> int:
-    """Charge each part in a transaction of its own."""
+    """Charge each partition in a separate transaction."""
     number = 0
     for part in PARTS:
         items = tuple(item for item in asked.items if item.partition in (part, None))
@@ -114,7 +114,7 @@ def one_part_after_the_other(path: Path, asked: RunRequest) -> int:
 
 
 def amount_within(cost: Cost, other: Cost) -> bool:
-    """Look at epsilon alone."""
+    """Check epsilon alone."""
     return cost.amount <= other.amount
 
 
@@ -136,7 +136,7 @@ MUTANTS = {
 
 
 def run(subject: ledgers.Patches, *, long: bool) -> str:
-    """Charge random runs until nothing fits, raise the caps, and go on."""
+    """Charge random runs until nothing fits, raise the caps, and continue."""
     rng = np.random.default_rng(0)
     granted = refused = 0
     with ledgers.patched(subject) as folder:

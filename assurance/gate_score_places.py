@@ -1,14 +1,14 @@
-"""The scores of a record are the same bits at every place of a block, and beside any others.
+"""The scores of a record have the same bits at every position and among any others.
 
 A private count or sum over scores allows for one record. Linear algebra may add up a row
-differently at other places of a block (MKL on one processor: at every other place, for 10
-inputs and 2 outputs), and one record more moves all others by a place. Scores are therefore
-computed in blocks only if a trial on made-up rows finds all places alike. The former trial
+differently at other positions of a block (MKL on one processor: at every other position, for 10
+inputs and 2 outputs), and one more record moves all others by a position. Scores are therefore
+computed in blocks only if a check on synthetic rows finds all positions equal. The former check
 compared a single row: with two outputs, 28 of 100 linear networks and 56 of 100 small
-perceptrons passed it though every other place rounds differently, and one record more moved a
-count of correct predictions by 3,199, where 1 was charged. Here modules that add up backwards
-at some places are scored with one record more in front; no other record may change a bit.
-Some have units that are zero for all made-up rows.
+perceptrons passed it although every other position rounds differently, and one more record
+moved a count of correct predictions by 3,199, where 1 was charged. Here modules that add up
+backwards at some positions are scored with one more record in front; no other record may change
+a bit. Some have units that are zero for all synthetic rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ RECORDS, WIDTH, SEEDS = 80, 10, 12
 
 
 class Backwards(nn.Module):
-    """Two layers, the last of which adds up from the other end at some places."""
+    """Two layers, the last of which adds in reverse order at some positions."""
 
     def __init__(self, seed: int, outputs: int, places: Places, *, hidden_bias: float) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def _added(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def one_row_compared(forward: Any, made_up: Any, *alike: Any) -> Any:
-    """As it was: one made-up row is tried at every place."""
+    """The former check: one synthetic row at every position."""
     whole = len(equivalent_positions(forward, made_up)) == len(made_up)
     batch = made_up if whole else made_up[:1]
 
@@ -95,7 +95,7 @@ def own_weights_alone(forward: Any, made_up: Any, *alike: Any) -> Any:
 
 
 def few_logits_compared(ask: Any, width: int, dtype: Any, classes: int) -> Any:
-    """Four made-up rows, however few logits each has."""
+    """Four synthetic rows, for any number of logits."""
     return CLASSIFIERS(ask, width, dtype, 10)
 
 
@@ -154,7 +154,7 @@ def run(subject: Subject, *, long: bool) -> str:
 
 
 def all_changes(others: Places, subject: Subject) -> Iterator[int]:
-    """Records of each model whose scores change; those of which there is one come first."""
+    """Records of each model whose scores change, single ones first."""
     yield pipeline_changes(others, subject.score)
     yield network_changes(0, 2, others, hidden_bias=-40.0)
     for seed in range(SEEDS):
@@ -164,7 +164,7 @@ def all_changes(others: Places, subject: Subject) -> Iterator[int]:
 
 
 def network_changes(seed: int, outputs: int, others: Places, *, hidden_bias: float) -> int:
-    """Records of a network whose logits change when one more stands before them."""
+    """Records of a network whose logits change when one more precedes them."""
     module = Backwards(seed, outputs, others, hidden_bias=hidden_bias).eval()
     rows = np.random.default_rng(seed).normal(0, 20, (RECORDS + 1, WIDTH)).astype(np.float32)
     scores = NetworkScores(module, rows, torch.from_numpy)

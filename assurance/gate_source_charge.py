@@ -90,7 +90,7 @@ def afterwards(
 def read_first(
     self: SourceServer, request: Any, event: Any, query: Query, records: Scores
 ) -> Any:
-    """Look at the records, and charge then."""
+    """Read the records, and charge afterwards."""
     kept = serving.compute_answer(request, event, query, records)
     with mock.patch.object(serving, "compute_answer", return_value=kept):
         return CHARGED(self, request, event, query, records)
@@ -117,7 +117,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Ask sources with random terms random queries."""
+    """Send random queries to sources with random terms."""
     rng = np.random.default_rng(0)
     rounds, each = (1_000, 100) if long else (10, 20)
     answered = 0
@@ -127,7 +127,7 @@ def run(subject: Patches, *, long: bool) -> str:
 
 
 def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: bool) -> int:
-    """Ask one source until it answers no more; how many answers there were."""
+    """Query one source until it refuses; return the number of answers."""
     rows = int(rng.integers(1, 4))
     relation: Any = RELATIONS[int(rng.integers(2))]
     unit = Unit("patient", rows) if rows > 1 else Unit()
@@ -140,9 +140,9 @@ def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: b
         "bins": int(rng.integers(2, 9)),
         "clamp": float(rng.choice([0.5, 4.0, 10.0])),
         "budget": Budget(TOTAL, delta, relation, unit),
-        "records": drawn(30, rows, rng),
+        "records": draw_scores(30, rows, rng),
     }
-    with sources.enrolled(subject, heads=False, **terms) as north, watched() as seen:
+    with sources.enrolled(subject, heads=False, **terms) as north, observe() as seen:
         broken(north, seen)
         for _ in range(each):
             query_source(north, seen, rng, gaussian=gaussian)
@@ -155,7 +155,7 @@ def source(subject: Patches, rng: np.random.Generator, each: int, *, gaussian: b
         return len(north.ledger.entries())
 
 
-def drawn(n: int, rows: int, rng: np.random.Generator) -> Scores:
+def draw_scores(n: int, rows: int, rng: np.random.Generator) -> Scores:
     """Adversarial logits of units with as many rows as they may have."""
     while (result := adversarial_scores(n, rng, classes=3)).kind != "logits":
         continue
@@ -163,16 +163,16 @@ def drawn(n: int, rows: int, rng: np.random.Generator) -> Scores:
     return Scores.from_logits(result.values, result.known_labels, units=units)
 
 
-class Seen(Tape):
+class Observed(Tape):
     """What was read, and the noise that was drawn for it."""
 
     queries: list[Query]
 
 
 @contextmanager
-def watched() -> Iterator[Seen]:
-    """Note every look at the records, and every draw."""
-    seen = Seen([])
+def observe() -> Iterator[Observed]:
+    """Record every access to the records, and every draw."""
+    seen = Observed([])
     seen.queries = []
 
     def looked(query: Query, records: Scores) -> Any:
@@ -191,7 +191,7 @@ EVALUATED = serving.evaluate_query
 
 
 def query_source(
-    north: EnrolledSource, seen: Seen, rng: np.random.Generator, *, gaussian: bool
+    north: EnrolledSource, seen: Observed, rng: np.random.Generator, *, gaussian: bool
 ) -> None:
     """One random query; if it is answered, it was charged, and for no less than it tells."""
     kind = str(rng.choice(north.terms.kinds))
@@ -264,8 +264,8 @@ HARD = Scores.from_logits(
 )
 
 
-def broken(north: EnrolledSource, seen: Seen) -> None:
-    """A charge that fails leaves no answer; made again it is charged once."""
+def broken(north: EnrolledSource, seen: Observed) -> None:
+    """A failed charge leaves no answer; a repeated request is charged once."""
     raw = north.raw(micro_epsilon=1_000) if not north.terms.delta else None
     if raw is None:
         return

@@ -204,7 +204,7 @@ class World:
     problems : list of str
         States that were found on the disk and must not be.
     lines : int
-        Lines after which the disk was looked at.
+        Lines after which the disk was checked.
     sound : frozenset of Path
         Enrollments that can be served and were found to be charged. Nothing is ever refunded,
         so they need no second look.
@@ -228,7 +228,7 @@ class World:
         return default_ledger_path(str(self.scores))
 
     def source(self, name: str, budget: Budget, part: str | None = None) -> Path:
-        """Make a source with a budget of its own."""
+        """Create a source with its own budget."""
         path = self.folder / name
         create_source(path, name, budget)
         self.sources[path] = part

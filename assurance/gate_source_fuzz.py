@@ -79,8 +79,8 @@ def open_schema(body: Any, checks: Any, what: str) -> Body:
     return {name: body[name] for name in checks}
 
 
-def kept_error(self: EnvelopeError, *words: str) -> None:
-    """Keep every error with a page of what led to it, to look at it some day."""
+def keep_error(self: EnvelopeError, *words: str) -> None:
+    """Keep every error with its input, as a debugging aid."""
     # As much as a request may have: less would fit into what earlier gates have freed.
     ERRORS.append((self, bytearray(MAX_REQUEST_BYTES)))
 
@@ -105,7 +105,7 @@ MUTANTS: dict[str, Patches] = {
     "1.0 passes for 1": price(lambda v: type(v) in (int, float) and v in NUMBERED),
     "numbers compared as floats": price(lambda v: type(v) is int and 1 <= float(v) <= 1e9),
     "log not cut": {sources.SOURCE + "folder.RefusalLog._truncate": sources.unchecked},
-    "errors kept": {"veracal.federation.protocol.envelopes.EnvelopeError.__init__": kept_error},
+    "errors kept": {"veracal.federation.protocol.envelopes.EnvelopeError.__init__": keep_error},
 }
 
 

@@ -217,7 +217,7 @@ def learnt(north: EnrolledSource) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def raced(subject: Patches) -> int:
-    """Threads that ask at once get what the budget affords, and no more."""
+    """Concurrent requests get what the budget allows, and no more."""
     each, price, got = 4, 100_000, list[bytes]()
     with sources.enrolled(subject, heads=False, epsilon=BUDGET, max_per_answer=BUDGET) as north:
 
@@ -247,7 +247,7 @@ def replayed(subject: Patches, requests: int) -> int:
     with sources.enrolled(subject, heads=False, records=records(RIGHT), **terms) as north:
         fewer, odd = (neighbor(north, records(), "fewer"), neighbor(north, records(ODD), "odd"))
         for number in range(requests):
-            # What is asked next depends on what was heard before.
+            # The next query depends on earlier answers.
             raw = next_request(north, random.Random(heard + bytes([number % 251])), requests)
             heard = reply(north, raw)
             for other in (fewer, odd):
@@ -257,7 +257,7 @@ def replayed(subject: Patches, requests: int) -> int:
 
 
 def reply(north: EnrolledSource, raw: bytes) -> bytes:
-    """A reply with noise that tells nothing."""
+    """A reply with uninformative noise."""
     with sources.taped():
         return north.server.reply(raw)
 

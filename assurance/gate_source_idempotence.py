@@ -29,7 +29,7 @@ PROTOCOL = "veracal.federation.protocol.messages.Request."
 
 
 def any_id(raw: bytes, key: Any) -> Request:
-    """Read a request, and do not compare its id with what it asks."""
+    """Read a request without comparing its id with its content."""
     reply = requests.unseal(REQUEST, raw, key, max_bytes=MAX_REQUEST_BYTES)
     head = None if reply["head"] is None else Head.from_json(reply["head"], reply["source"])
     return Request(**{**{k: reply[k] for k in reply if k != "id"}, "head": head})
@@ -76,10 +76,10 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Ask again, ask something else under the same id, and ask from several processes."""
+    """Repeat a query, send another under the same id, and query from several processes."""
     times = 100 if subject is not CORRECT else 10_000 if long else 300
     with sources.enrolled(subject, epsilon=1.0) as north:
-        others = again(north, times)
+        others = repeat_query(north, times)
         another_body(north, times)
         together(north, times // 20)
         entries = sources.verified(north)
@@ -92,13 +92,13 @@ def run(subject: Patches, *, long: bool) -> str:
     )
 
 
-def again(north: EnrolledSource, times: int) -> int:
+def repeat_query(north: EnrolledSource, times: int) -> int:
     """The same query in other words, between others; how many others there were."""
     first = north.server.reply(north.raw(micro_epsilon=COST))
     assert sources.is_answer(north, first), "a proper request was refused"
     others = 0
-    for number, raw in enumerate(worded(north, times)):
-        if number % (times // 5) == 1:  # the ledger goes on meanwhile
+    for number, raw in enumerate(vary_query(north, times)):
+        if number % (times // 5) == 1:  # the ledger continues meanwhile
             north.ask("bins", micro_epsilon=COST + others)
             others += 1
         if number % (times // 5) == 2:
@@ -109,8 +109,8 @@ def again(north: EnrolledSource, times: int) -> int:
     return others
 
 
-def worded(north: EnrolledSource, times: int) -> Iterator[bytes]:
-    """One query, asked in different rounds and after different heads."""
+def vary_query(north: EnrolledSource, times: int) -> Iterator[bytes]:
+    """One query, sent in different rounds and with different heads."""
     head = next(iter(sources.heads_in(north.folder / "heads", north)))
     for number in range(times):
         quoted = head if number % 2 else None
@@ -131,7 +131,7 @@ def another_body(north: EnrolledSource, times: int) -> None:
 
 
 def together(north: EnrolledSource, times: int) -> None:
-    """Several processes, each with its own server, ask one query at once."""
+    """Several processes, each with its own server, send one query at once."""
     before = len(north.ledger.entries())
 
     def work() -> set[bytes]:

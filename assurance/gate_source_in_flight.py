@@ -34,14 +34,14 @@ EXTREME = 1e300
 # ---------------------------------------------------------------- mutants
 
 
-def places_of(server: SourceServer) -> threading.BoundedSemaphore:
+def slots_of(server: SourceServer) -> threading.BoundedSemaphore:
     """Places of the former code."""
     return server.__dict__.setdefault("places", threading.BoundedSemaphore(8))
 
 
 def until_it_is_ready(self: SourceServer, raw: bytes, start: float, done: Any) -> None:
     """The former code: a place is free once the reply is ready."""
-    places = places_of(self)
+    places = slots_of(self)
 
     def work() -> None:
         try:
@@ -115,7 +115,7 @@ def attacked(subject: Patches, records: Scores) -> tuple[bool, bool]:
 
 
 def fill(north: EnrolledSource, start: float, *, slow: bool) -> None:
-    """Ask as often as there are places; where replies are quick, until they are ready."""
+    """Send as many requests as there are slots; where replies are quick, until they are ready."""
     there = set(threading.enumerate())
     for number in range(max(serving.MAX_IN_FLIGHT, 8)):
         north.server._start(north.raw(micro_epsilon=1_000 + number), start, Future())

@@ -77,14 +77,14 @@ KINDS = {
 # ---------------------------------------------------------------- mutants
 
 
-def kept_later(self: SignedHeads, head: Head) -> None:
-    """Write the head of the last answer when the next one is made."""
+def write_head_later(self: SignedHeads, head: Head) -> None:
+    """Write the head of the last answer when the next one is computed."""
     LATER.append(head)
     if len(LATER) > 1:
         sources.KEPT_HEAD(self, LATER[-2])
 
 
-def kept_if_new(self: SignedHeads, head: Head) -> None:
+def write_new_head_only(self: SignedHeads, head: Head) -> None:
     """Write the head of an answer that was just computed, and of no repeat."""
     if COMPUTED:
         COMPUTED.clear()
@@ -124,9 +124,9 @@ MUTANTS: dict[str, Patches] = {
     "M18 charge after answer": ledgers.AFTERWARDS,
     "M19 retry redraws": sources.REDRAWN,
     "M17 forget to charge": ledgers.FORGOTTEN,
-    "head kept after the answer has left": {sources.KEEP: kept_later},
+    "head kept after the answer has left": {sources.KEEP: write_head_later},
     "head of a repeat not kept": {
-        sources.KEEP: kept_if_new,
+        sources.KEEP: write_new_head_only,
         sources.SOURCE + "serving.compute_answer": computed,
     },
     "head signed before the commit": {"veracal.ledger.storage.append": head_first},
@@ -310,7 +310,7 @@ def judge(
         LATER.clear()
         try:
             judge_files(where, kind, north, before, state.left)
-            judge_again(where, kind, north, before, state.left)
+            judge_repeat(where, kind, north, before, state.left)
         except LedgerError as error:
             raise AssertionError(f"{where}: {error}") from error
     sources.put_back(before.files, paths(north))
@@ -340,10 +340,10 @@ def judge_files(
         )
 
 
-def judge_again(
+def judge_repeat(
     where: str, kind: Kind, north: EnrolledSource, before: Before, left: bytes | None
 ) -> None:
-    """The request ends as its kind does, twice alike, and old answers are what they were."""
+    """The request ends as expected, twice equally, and old answers are unchanged."""
     again = north.reopened()
     SERVERS[:] = [again.server]
     result = ledgers.verified(north.ledger)

@@ -12,7 +12,7 @@ import signal
 import time
 
 from assurance import ledgers, sources
-from assurance.gate_source_kill import LATER, SERVERS, head_first, kept_later
+from assurance.gate_source_kill import LATER, SERVERS, head_first, write_head_later
 from assurance.sources import EnrolledSource, Patches, make_source
 from veracal.accounting import Budget
 from veracal.errors import VeracalError
@@ -27,13 +27,13 @@ CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M18 charge after answer": ledgers.AFTERWARDS,
     "M19 retry redraws": sources.REDRAWN,
-    "head kept after the answer has left": {sources.KEEP: kept_later},
+    "head kept after the answer has left": {sources.KEEP: write_head_later},
     "head signed before the commit": {"veracal.ledger.storage.append": head_first},
 }
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Kill, open again, compare, ask again."""
+    """Kill, open again, compare, and repeat the query."""
     kills = 1_000 if long else 100
     pick = random.Random(0)
     left = 0

@@ -256,7 +256,7 @@ def some(file: File, pick: random.Random) -> list[tuple[int, bytes | None]]:
 
 
 def judge(north: EnrolledSource, files: dict[Path, bytes], left: list[bytes]) -> None:
-    """Every reply that had left is there, with its head, and the source goes on."""
+    """Every sent reply is stored with its head, and the source continues."""
     where = f"after {len(left)} replies"
     sources.put_back(files, [*sources.ledger_files(north), *sources.heads_files(north)])
     try:

@@ -29,12 +29,12 @@ COST = 10_000  # of every answer, in millionths
 
 
 def own_file_alone(self: SourceFolder, source: str, folder: Path) -> SignedHeads:
-    """The heads beside the ledger, and none elsewhere."""
+    """The heads next to the ledger, and none elsewhere."""
     return SignedHeads(source, self.public, [folder / "heads"])
 
 
 def quote_ignored(self: SourceServer, request: Request) -> None:
-    """Look at the files of heads, not at what the coordinator quotes."""
+    """Check the files of heads, but not the head that the coordinator quotes."""
     self._heads.check(self._enrollment.ledger)
 
 
@@ -132,11 +132,11 @@ def noticed(
     assert again.reply(old) == server.refusal, f"{where}: an older ledger repeats itself"
     assert len(north.ledger.entries()) == held, f"{where}: an older ledger is charged"
     if before.head.index % 10 == 1:
-        healed(where, north, now)
+        check_recovery(where, north, now)
     put(north, now)
 
 
-def healed(where: str, north: EnrolledSource, now: Past) -> None:
+def check_recovery(where: str, north: EnrolledSource, now: Past) -> None:
     """The owner reads what happened, and the right ledger is served again."""
     assert "older copy" in north.why, f"{where}: its owner is not informed"
     put(north, now)
@@ -158,7 +158,7 @@ def ledger_alone(north: EnrolledSource, before: Past, now: Past) -> None:
 
 
 def ledger_and_heads(north: EnrolledSource, before: Past, now: Past) -> None:
-    """The ledger, and the heads beside it."""
+    """The ledger, and the heads next to it."""
     ledger_alone(north, before, now)
     beside = north.folder / "heads"
     sources.put_back({beside: before.folder[beside]}, [beside])
@@ -176,7 +176,7 @@ def everything_but_a_quote(north: EnrolledSource, before: Past, now: Past) -> He
 
 
 def another_future(north: EnrolledSource, before: Past, now: Past) -> None:
-    """A ledger that went on from an older one, to the same length, beside the old heads."""
+    """A ledger that continued from an older one to the same length, with the old heads."""
     put(north, before)
     with mock.patch(SIGNED + "check", unchecked):
         going_on = north.reopened()

@@ -105,7 +105,7 @@ def run(subject: str, *, long: bool) -> str:
 
 @cache
 def stopped() -> dict[str, dict[str, tuple[int, str]]]:
-    """Exit code and stderr of a source that a signal meets, for every subject and place."""
+    """Exit code and stderr of a source after a signal, for every subject and point."""
     subjects = (CORRECT, *MUTANTS.values())
     tries = [(subject, condition) for subject in subjects for condition in PLACES.values()]
     with sources.enrolled({}, heads=False) as north:

@@ -1,11 +1,11 @@
-"""Neighboring data sets are dealt to parts of which exactly one differs, by one unit.
+"""The splits of neighboring data sets differ in exactly one partition, by one unit.
 
-That is what lets two mechanisms on two parts cost the larger of their budgets and not the
-sum. The deal with a published key is replayed on neighbors; the deal by secret coins must not
-repeat itself. One record may also change the type that a typed file gives to a column: the
-digests of the first version held that type, and one missing value put 152 of 188 test records
-elsewhere. Those of the second told text, and the decimals of exact numbers, from other numbers:
-one word, or one number with three decimals, put everybody elsewhere.
+Therefore two mechanisms on two partitions cost the larger of their budgets and not the sum. The
+split by a public key is replayed on neighbors; the secret split must not repeat itself. One
+record may also change the type that a typed file gives to a column: the digests of the first
+version contained that type, and one missing value put 152 of 188 test records elsewhere. Those
+of the second distinguished text and decimals from other numbers: one word, or one number with
+three decimals, moved all other records.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ KEY = "a published key"
 
 
 def published_seed(data: Dataset, **settings: Any) -> Split:
-    """Draw coins in row order from a published seed."""
+    """Draw in row order from a public seed."""
     if settings.pop("key", None) is None:
         return split(data, **settings)
     return split(data, rng=np.random.default_rng(2026), **settings)
@@ -49,7 +49,7 @@ def coin_by_id_when_replacing(data: Dataset, **settings: Any) -> Split:
 
 
 def exact_shares(data: Dataset, **settings: Any) -> Split:
-    """Deal exact shares under add/remove."""
+    """Assign exact shares under add-remove."""
     rows = data._changed(units=None, slots=np.arange(len(data)))
     return split(rows, **{**settings, "relation": "replace-one", "fixed_size": True})
 
@@ -66,12 +66,12 @@ def stratified(data: Dataset, **settings: Any) -> Split:
 
 
 def always_the_same(data: Dataset, **settings: Any) -> Split:
-    """Use one key for every secret deal."""
+    """Use one key for every secret split."""
     return split(data, **{"key": "constant", **settings})
 
 
 def digests_by_type(data: Dataset, **settings: Any) -> Split:
-    """Deal by digests that hold the types of the columns."""
+    """Split by digests that contain the types of the columns."""
     return split(data, **settings)
 
 
@@ -83,7 +83,7 @@ def _typed(frame: pl.DataFrame, schema: Schema) -> Any:
 
 
 def digests_by_kind(data: Dataset, **settings: Any) -> Split:
-    """Deal by digests that tell text and exact numbers from other numbers."""
+    """Split by digests that distinguish text and exact numbers from other numbers."""
     return split(data, **settings)
 
 
@@ -114,10 +114,10 @@ SCHEMA = Schema({"a": Number(0, 999, missing="indicator"), "y": Target((0, 1))},
 
 
 def run(subject: Dealer, *, long: bool) -> str:
-    """Replay the deal on neighbors."""
+    """Replay the split on neighbors."""
     rng, neighbors, alike = np.random.default_rng(0), 0, 0
     for _ in range(300 if long else 40):
-        data = people(int(rng.integers(20, 120)), rng)
+        data = make_units(int(rng.integers(20, 120)), rng)
         for unit in rng.permutation(np.unique(data.units))[:10]:
             compare(subject(data, key=KEY), subject(without(data, unit), key=KEY), unit)
             neighbors += 1
@@ -130,7 +130,7 @@ def run(subject: Dealer, *, long: bool) -> str:
         first, second = (where(subject(data)) for _ in range(2))
         alike += first == second
     compare_types(subject)
-    # A few units may be dealt alike by chance, but not time after time.
+    # A few units may be assigned equally by chance, but not every time.
     assert alike < 10, f"{alike} times two secret deals are the same"
     return f"{neighbors:,} neighbors, 0 units moved"
 
@@ -166,7 +166,7 @@ def typed(subject: Dealer, frame: pl.DataFrame) -> Dataset:
     return Dataset(X, frame["y"].to_numpy(), ("a", "b"), row_digests=digests)
 
 
-def people(n: int, rng: np.random.Generator) -> Dataset:
+def make_units(n: int, rng: np.random.Generator) -> Dataset:
     """Rows that carry their own number, about three to a unit."""
     units = np.array([f"p{i}" for i in rng.integers(n // 3, size=n)], dtype=TEXT)
     return Dataset(
@@ -192,13 +192,13 @@ def where(parts: Split) -> dict[float, str]:
 
 
 def compare(whole: Split, rest: Split, gone: object) -> None:
-    """Everybody else is where they were."""
+    """All other units keep their partitions."""
     before = where(whole)
     moved = [x for x, part in where(rest).items() if before[x] != part]
     assert not moved, f"{len(moved)} rows moved when {gone} left"
 
 
 def compare_replaced(whole: Split, replaced: Split, row: int) -> None:
-    """Everybody is where they were, and the stranger is where the replaced one was."""
+    """All units keep their partitions, and the replacement takes that of the replaced one."""
     after = {x if x >= 0 else -1 - x: part for x, part in where(replaced).items()}
     assert where(whole) == after, f"rows moved when row {row} was replaced"

@@ -1,11 +1,11 @@
-"""A statement claims no more than what was charged, for those that the records name.
+"""A statement claims no more than was charged, for the units that the records name.
 
 Every private fit is made with and without a ledger: without one, its statement says that other
 fits of the records are not counted. A fit that begins with the weights of an earlier one names
 it. Every statement that a ledger paid for names the ledger's total, and that its cap was raised
 after releases: the old code said so in the statement of a whole run alone, in 0 of 14 here. A
-ledger that protects patients takes no records that do not say whose they are: two rows of
-one patient, of which nobody knows, move a count by two where one was charged.
+ledger that protects patients rejects records without patient ids: two rows of
+one unidentified patient move a count by two where one was charged.
 """
 
 import tempfile
@@ -49,7 +49,7 @@ RECORDS = Dataset(X, (X[:, 0] > 0).astype(int), (0, 1), size=SIZE, name="patient
 
 @contextmanager
 def unnoticed(ledger: Ledger) -> Any:
-    """Tell nobody that a ledger was charged."""
+    """Omit that a ledger was charged."""
     yield
 
 
@@ -69,7 +69,7 @@ def uncharged_terms(model: Any, *parts: Any) -> Any:
 
 
 def without_ids(records: Any, unit: Unit) -> None:
-    """Take every row without an id for a unit of its own."""
+    """Treat every row without an id as a separate unit."""
     if records.units is not None:
         check_units(records, unit)
 
@@ -181,7 +181,7 @@ def check_first_weights() -> None:
 
 
 def check_ids(folder: Path) -> None:
-    """Count rows of patients, of whom one has two."""
+    """Count rows of patients, one of whom has two."""
     budget = Budget(1e6, unit=Unit("patient"))
     ledger = open_ledger(folder / "units.ledger", budget)
     counts = []

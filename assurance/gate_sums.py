@@ -1,4 +1,4 @@
-"""Neither the order of rows, nor their chunks, nor their company changes a bit of a statistic.
+"""The order, blocks and layout of rows change no bit of a statistic.
 
 Otherwise a record would move the rounding of others, and no declared sensitivity would hold.
 """

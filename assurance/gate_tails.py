@@ -1,15 +1,15 @@
-"""No released number gives away more than was charged for it.
+"""No released number reveals more than was charged for it.
 
-The whole way is taken: a holder, its ledger, the query, the noise. Neighbors are the hardest
-there are (a record that reaches the bound, or none at all), and what is judged is what an
-attacker would look at: one answer, an answer and its retry, two answers, two different answers,
+The whole path is tested: a curator, its ledger, the query, the noise. Neighbors are the hardest
+there are (a record that reaches the bound, or none at all), and the attack uses what an
+attacker would use: one answer, an answer and its retry, two answers, two different answers,
 an answer and a simulation. The claim is what the ledger says was spent.
 
 The noise is OpenDP's, and no draw of it can be repeated. That a sound release is called too
 cheap has a probability of 21 times ALPHA at most, below 1e-6. The certified share of the claim,
 which must be 0.93, was 0.965 with a standard deviation of 0.0055 in 60 simulations of the
 harder case at this size: 6.4 deviations, or 1e-10; of the Gaussian, 8. Of the mutants whose
-noise is OpenDP's, the nearest to the claim draws anew for retries: its bound was 2.39 at 4,000
+noise is OpenDP's, the nearest to the claim draws again for retries: its bound was 2.39 at 4,000
 draws and 2.57 at 8,000, with deviations of 0.075 and 0.058, and 2 is claimed: at 6,000 more
 than 7 deviations, or 1e-12. All others are further away.
 """
@@ -96,12 +96,12 @@ def twice(source: Source, query: Any, n: int) -> np.ndarray:
     return source.ask(query, n, "a") + source.ask(query, n, "b")
 
 
-def beside_another(source: Source, query: Any, n: int) -> np.ndarray:
+def subtract_other_answer(source: Source, query: Any, n: int) -> np.ndarray:
     """Less the answer to a question that the record has no part in."""
     return source.ask(query, n, "a") - source.ask(NOTHING, n, "b")
 
 
-def beside_a_simulation(source: Source, query: Any, n: int) -> np.ndarray:
+def subtract_simulated_answer(source: Source, query: Any, n: int) -> np.ndarray:
     """Less what the attacker's own holder of no records answers."""
     empty = source.holder._records.take(np.arange(0))
     folder = source.holder.ledger.path.parent
@@ -140,8 +140,8 @@ SHARP = [  # where the sensitivity is reached, so that the bound must come near 
 SAFE = [
     Case(Count(), RIGHT, NONE, "add-remove", and_its_retry),
     Case(Count(), RIGHT, NONE, "add-remove", twice),
-    Case(Count(), RIGHT, NONE, "add-remove", beside_another),
-    Case(Count(), RIGHT, NONE, "add-remove", beside_a_simulation),
+    Case(Count(), RIGHT, NONE, "add-remove", subtract_other_answer),
+    Case(Count(), RIGHT, NONE, "add-remove", subtract_simulated_answer),
     Case(NUMBER, numbers(7), numbers(), "add-remove", once),
     Case(NUMBER, numbers(7), numbers(1), "replace-one", once),
     Case(NUMBER, numbers(8), numbers(), "add-remove", once),
@@ -155,7 +155,7 @@ SAFE = [
 # ---------------------------------------------------------------- mutants
 
 
-def drawn(factor: float, rng: Any = None) -> Callable[..., np.ndarray]:
+def draw_wrong_noise(factor: float, rng: Any = None) -> Callable[..., np.ndarray]:
     """Noise of the right form and the wrong size."""
 
     def add(units: np.ndarray, scale: float) -> np.ndarray:
@@ -172,11 +172,11 @@ def gaussian(units: np.ndarray, scale: float) -> np.ndarray:
 
 
 def one_sided(units: np.ndarray, scale: float) -> np.ndarray:
-    return units + np.abs(drawn(1.0)(0 * units, scale))
+    return units + np.abs(draw_wrong_noise(1.0)(0 * units, scale))
 
 
 def exact_if_empty(units: np.ndarray, scale: float) -> np.ndarray:
-    return drawn(1.0)(units, scale) if units.any() else units
+    return draw_wrong_noise(1.0)(units, scale) if units.any() else units
 
 
 KEPT: dict[int, np.ndarray] = {}
@@ -191,7 +191,7 @@ def reused(units: np.ndarray, scale: float) -> np.ndarray:
 
 
 def half_sensitivity(query: Any, micro: int, relation: Any, unit: Any = None) -> Any:
-    """The noise is made for half of what a record can do."""
+    """Noise for half of the sensitivity."""
     event = queries.laplace_event(query, micro, relation, unit)
     return replace(event, noise=event.noise / 2, sensitivity=max(event.sensitivity // 2, 1))
 
@@ -205,7 +205,7 @@ def scale_as_multiplier(query: Any, micro: int, relation: Any, unit: Any = None)
 def redraws(
     self: Ledger, event: Any, purpose: str, compute: Any, **rest: Any
 ) -> tuple[Entry, bytes]:
-    """Charge once, then draw anew for every retry."""
+    """Charge once, then draw again for every retry."""
     return PAID(self, event, purpose, compute, **rest)[0], compute()
 
 
@@ -238,13 +238,13 @@ def bound_from_records(values: Any, bounds: Bounds, grid: Any) -> np.ndarray:
 CORRECT: Patches = {}
 MUTANTS: dict[str, Patches] = {
     "M1 no noise": {ADD: lambda units, scale: units},
-    "M2 half the noise": {ADD: drawn(0.5)},
-    "M3 noise times 0.85": {ADD: drawn(0.85)},
+    "M2 half the noise": {ADD: draw_wrong_noise(0.5)},
+    "M3 noise times 0.85": {ADD: draw_wrong_noise(0.85)},
     "M4 sensitivity halved": {EVENT: half_sensitivity},
     "sensitivity forgotten": {EVENT: scale_as_multiplier},
     "M8 NaN passes": {REACH: nan_passes},
     "M9 bound from the records": {REACH: bound_from_records},
-    "M15 fixed seed": {ADD: drawn(1.0, lambda: np.random.default_rng(0))},
+    "M15 fixed seed": {ADD: draw_wrong_noise(1.0, lambda: np.random.default_rng(0))},
     "M16 noise reused": {ADD: reused},
     "M19 retry redraws": {ANSWER: redraws},
     "charged once, answered twice": {ANSWER: answers_twice},
@@ -255,7 +255,7 @@ MUTANTS: dict[str, Patches] = {
 
 
 def run(subject: Patches, *, long: bool) -> str:
-    """Audit every way to look; where the bound is reached, ask for a tight one, too."""
+    """Attack with every view; where the bound is reached, require a tight one, too."""
     small, large = (100_000, 1_100_000) if long else (6_000, 160_000)
     with patched(subject) as folder:
         for case in (*SHARP, *SAFE):
@@ -289,7 +289,7 @@ def certified(case: Case, n: int, folder: Path, *, choosing: float = 0.5) -> flo
 
 
 def gaussian_share(n: int) -> float:
-    """The same for discrete Gaussian noise, whose event has no ledger of its own yet."""
+    """The same for discrete Gaussian noise, without a ledger."""
     event = queries.gaussian_event(CENTERED, 0.5, "replace-one")
     draws = [
         noise.add_discrete_gaussian(np.repeat(CENTERED.evaluate(records), n), event.noise)

@@ -1,12 +1,12 @@
-"""A log that was torn, or that rotted, holds a prefix of what was committed, and nothing else.
+"""A torn or corrupted log contains a prefix of the committed entries, and nothing else.
 
 Answers are committed to a ledger whose log is kept. Then the log is cut at a random byte, or
 its tail is overwritten, as when the machine stops while it writes; and a byte is flipped, as
 when a disk rots. Every commit that lies whole before the damage must be there, everything that
-is there must verify, and the ledger must go on from it.
+is there must verify, and the ledger must continue from it.
 
 A disk that keeps its word (fsync) tears only what was never acknowledged. One that does not can
-lose acknowledged charges, which no program on the same machine can tell: hence ``Ledger.head``.
+lose acknowledged charges, which no program on the same machine can detect: hence ``Ledger.head``.
 """
 
 import os
@@ -88,7 +88,7 @@ def flipped(log: bytes, at: int, pick: random.Random) -> bytes:
 
 
 def judge(ledger: Ledger, answers: list[bytes]) -> None:
-    """Exactly the whole commits are there, unchanged, and the ledger goes on from them."""
+    """Exactly the complete commits are there, unchanged, and the ledger continues from them."""
     found = ledgers.verified(ledger)
     kept = [entry.answer for entry in found]
     assert kept == [digest(answer) for answer in answers], (

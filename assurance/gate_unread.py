@@ -1,4 +1,4 @@
-"""A run that exceeds the caps is refused before a record is read.
+"""A run that exceeds the caps is rejected before a record is read.
 
 What a run costs follows from what is declared: the schema of a file, the facts of a
 built-in set, and under replace-one the number of slots, which the first run recorded. The first
@@ -173,7 +173,7 @@ class ReadError(Exception):
 
 @contextmanager
 def unread() -> Iterator[list[Any]]:
-    """Note whenever records are asked for, and give none."""
+    """Record each request for records, and return none."""
     asked: list[Any] = []
 
     def read(*given: Any, **_: Any) -> Any:

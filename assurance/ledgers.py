@@ -1,4 +1,4 @@
-"""What the gates of the ledger share: places to work, forked children, common mutants.
+"""Shared by the gates of the ledger: working folders, forked children, common mutants.
 
 A subject is a set of patches: names in the library and what to put there instead. The correct
 subject patches nothing.
@@ -34,7 +34,7 @@ KEPT = "veracal.ledger.charging._find_previous"
 def patched(patches: Patches, *, disk: bool = False) -> Iterator[Path]:
     """Put the patches in place, and give a folder to work in.
 
-    In memory where there is such a folder, unless a disk is asked for: to be killed between
+    In memory if possible, unless a disk is required: a kill between
     two lines does not depend on it.
     """
     memory, durable = Path("/dev/shm"), Path("/var/tmp")
@@ -132,7 +132,7 @@ def append_in_two(connection, entry: Entry, kept: bytes | None, adds: int = 0) -
 
 @contextmanager
 def unlocked(path: Path) -> Iterator[object]:
-    """No transaction: every statement by itself."""
+    """No transaction: every statement separately."""
     with (
         ledger_store.translate_errors(path),
         ledger_store.connect(path, *ledger_store.SETTINGS) as connection,
@@ -140,7 +140,7 @@ def unlocked(path: Path) -> Iterator[object]:
         yield connection
 
 
-def kept_but_drawn_again(connection, asked: ChargeRequest) -> object:
+def answer_again_with_new_noise(connection, asked: ChargeRequest) -> object:
     """Find the earlier entry, and answer with something new."""
     found = ledger_tables.find(connection, asked.request or "", asked.run or 0)
     if found is None or found[1] is None:
@@ -151,7 +151,7 @@ def kept_but_drawn_again(connection, asked: ChargeRequest) -> object:
 _insert = ledger_tables.append  # before any patch
 FORGOTTEN: Patches = {SCHEMA: without(DEBIT)}
 AFTERWARDS: Patches = {SCHEMA: without(DEBIT), ENTER: enter_in_two}
-REDRAWN: Patches = {KEPT: kept_but_drawn_again}
+REDRAWN: Patches = {KEPT: answer_again_with_new_noise}
 APART: Patches = {
     SCHEMA: without(DEBIT),
     WRITING: unlocked,

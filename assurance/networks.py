@@ -81,7 +81,7 @@ class Views:
         return torch.stack([inputs, -0.5 * inputs, inputs.flip(-1)], 1).flatten(0, 1)
 
 
-def places() -> nn.Module:
+def shared_positions() -> nn.Module:
     """A linear layer applied at several positions of every example."""
     return nn.Sequential(nn.Linear(4, 40), nn.Flatten(), nn.Linear(120, 2))
 
@@ -89,7 +89,7 @@ def places() -> nn.Module:
 # For each network, the shape of a record, and whether records are tokens.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "plain": (lambda: nn.Linear(4, 2), (4,), False),
-    "places": (places, (3, 4), False),
+    "places": (shared_positions, (3, 4), False),
     "convolved": (convolved, (1, 6, 6), False),
     "attention": (Attention, (5,), True),
     "tied": (Tied, (4,), False),

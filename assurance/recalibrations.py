@@ -1,4 +1,4 @@
-"""Calibrated classifiers whose parts can be exchanged and watched."""
+"""Calibrated classifiers with exchangeable and observable components."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ FITS: list[TrainingData] = []
 ASKED: list[Scores] = []
 
 
-class Known(LinearClassifier):
+class PublicWeights(LinearClassifier):
     """Public weights that are charged as if they had been learnt."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Known(LinearClassifier):
 
 @dataclass(frozen=True)
 class Subject:
-    """A classifier, and what it is made of."""
+    """A classifier, and its components."""
 
     classifier: type[PrivateCalibratedClassifier] = PrivateCalibratedClassifier
     paid: type[PrepaidSource] = PrepaidSource
@@ -65,7 +65,7 @@ class Subject:
 
 @contextmanager
 def using(subject: Subject) -> Iterator[None]:
-    """Let the classifier call the subject's functions, and watch whom it asks about."""
+    """Let the classifier call the subject's functions, and record its queries."""
 
     class Watching(subject.paid):  # type: ignore[misc,name-defined]
         __slots__ = ()
@@ -84,16 +84,16 @@ def using(subject: Subject) -> Iterator[None]:
 
 
 def fitted(subject: Subject, data: Dataset, **settings: Any) -> Any:
-    """A fit, and in ``FITS`` and ``ASKED`` what it looked at."""
+    """A fit, with the records that it used in ``FITS`` and ``ASKED``."""
     FITS.clear()
     ASKED.clear()
-    return made(subject, **settings).fit_records(data)
+    return make_classifier(subject, **settings).fit_records(data)
 
 
-def made(subject: Subject, **settings: Any) -> PrivateCalibratedClassifier:
-    """A classifier of the subject's, with everything to ask for."""
+def make_classifier(subject: Subject, **settings: Any) -> PrivateCalibratedClassifier:
+    """A classifier of the subject's, with all components."""
     usual = {"method": PrivateTemperature(micro_epsilon=MAP), "guard": Guard(GUARD / 1e6)}
-    return subject.classifier(Known(), **{**usual, **settings})
+    return subject.classifier(PublicWeights(), **{**usual, **settings})
 
 
 def records(rng: np.random.Generator, n: int = 200, size: int = 200) -> Dataset:

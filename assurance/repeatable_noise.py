@@ -45,7 +45,7 @@ def sample_gaussian(scale: float, size: int, rng: np.random.Generator) -> np.nda
 
 
 class RepeatableNoise:
-    """Noise that is decided by a label and by what it is added to.
+    """Noise that is determined by a label and by the integers that it is added to.
 
     The n-th time that noise of one kind and scale is added to the same integers under a label,
     it is the same noise. Neither other releases nor the order in which threads arrive change

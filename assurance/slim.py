@@ -30,7 +30,7 @@ def nothing(name: str) -> type:
 
 
 class Nothing(type):
-    """Class of classes with nothing in them, whatever is asked for."""
+    """Metaclass of empty classes that return a class for any attribute."""
 
     def __getattr__(cls, name: str) -> type:
         return nothing(name)

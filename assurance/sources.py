@@ -151,7 +151,7 @@ class Tape:
     drawn: list[tuple[int, float]]
 
     def add_noise(self, exact: Any, noise: float) -> np.ndarray:
-        """Numbers that tell nothing of what they are added to."""
+        """Numbers that are independent of the values that they are added to."""
         self.drawn.append((len(exact), noise))
         rng = np.random.default_rng(len(self.drawn))
         return rng.integers(-1_000, 1_000, size=len(exact))
@@ -175,7 +175,7 @@ def unchecked(*_: object) -> None:
     """Check nothing."""
 
 
-def drawn_again(connection: Any, pending: ChargeRequest) -> Any:
+def redraw_answer(connection: Any, pending: ChargeRequest) -> Any:
     """Find the earlier entry, and answer with other noise."""
     result = FIND(connection, pending)
     if result is None or result[1] is None:
@@ -186,5 +186,5 @@ def drawn_again(connection: Any, pending: ChargeRequest) -> Any:
 
 
 FIND = ledger_charge._find_previous
-REDRAWN: Patches = {ledgers.KEPT: drawn_again}
+REDRAWN: Patches = {ledgers.KEPT: redraw_answer}
 KEPT_HEAD: Callable[[SignedHeads, Head], None] = SignedHeads.keep

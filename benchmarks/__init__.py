@@ -1,1 +1,1 @@
-"""Veracal beside its peers, one question per file."""
+"""Veracal compared with its peers, one question per file."""

@@ -1,4 +1,4 @@
-"""Calibration errors as netcal, torchmetrics and relplot compute them, at their best."""
+"""Calibration errors by netcal, torchmetrics and relplot in their fastest configurations."""
 
 import time
 import warnings
@@ -40,7 +40,7 @@ def problem(n: int, k: int) -> Problem:
     p = softmax(1.5 * logits, axis=1)
     p /= p.sum(axis=1, keepdims=True)
     np.minimum(p, 1, out=p)
-    p.flags.writeable = False  # nobody can change it, so nobody copies it
+    p.flags.writeable = False  # read-only, so it is not copied
     tensor = torch.from_numpy(p.copy())
     scores = Scores.from_probabilities(p, labels)
     return Problem(p, labels, scores, tensor, torch.from_numpy(labels))
@@ -88,7 +88,7 @@ class Best:
 def take_turns(
     contenders: Mapping[str, Callable[[], float]], rounds: int = 5
 ) -> tuple[dict[str, Best], dict[str, float]]:
-    """Best times of each, and its answer; a busy moment of the machine strikes all alike."""
+    """Best times of each, and its answer; load peaks of the machine affect all equally."""
     best, answers = dict.fromkeys(contenders, Best()), {}
     for turn in range(rounds + 1):  # the first warms up
         for name, work in contenders.items():

@@ -1,4 +1,4 @@
-"""Ledgers that benchmarks use, and tables that they print once all of them have run."""
+"""Ledgers for benchmarks, and tables that are printed after the last one."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The least that a run of batched objective perturbation can take on this machine.
+"""The smallest possible time of a run of batched objective perturbation on this machine.
 
 What is counted are the passes over the rows that the search really makes, each at the best
 rate of its own shape on one core: products of matrices, exponentials, and nothing between them.

@@ -1,6 +1,6 @@
-"""Runs of objective perturbation as diffprivlib makes them and as Veracal does, by workers.
+"""Workers that run objective perturbation by diffprivlib and by Veracal.
 
-A worker is a process with one thread that answers questions line by line. diffprivlib 0.6.2,
+A worker is a process with one thread that answers requests line by line. diffprivlib 0.6.2,
 the version of the paper, needs scikit-learn 1.2.0 and an environment of its own, which is made
 below build/ when it is first asked for; ``VERACAL_DIFFPRIVLIB`` may name a Python that has it.
 Its interpreter runs this file, so that nothing of Veracal is imported up here.
@@ -30,7 +30,7 @@ class MissingError(Exception):
 
 
 def peer_python() -> str:
-    """Path of a Python that has diffprivlib 0.6.2, made on first use."""
+    """Path of a Python that has diffprivlib 0.6.2, installed on first use."""
     named = os.environ.get("VERACAL_DIFFPRIVLIB")
     if named:
         return named
@@ -54,7 +54,7 @@ def peer_python() -> str:
 
 
 class Worker:
-    """A process that makes runs when it is asked."""
+    """A process that performs runs on request."""
 
     def __init__(self, python: str, which: str) -> None:
         settings = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | ONE_THREAD
@@ -96,7 +96,7 @@ def all_answers(workers: list[Worker], questions: list[dict[str, Any]]) -> list[
 
 
 def diffprivlib_runs(data: Any, question: dict[str, Any]) -> Answer:
-    """One fit after another with the paper's settings, and how often people are positive."""
+    """Sequential fits with the paper's settings, and how often individuals are positive."""
     from diffprivlib.models import LogisticRegression
 
     norm, epsilon, counts = float(data["norm"]), question["epsilon"], 0
@@ -127,7 +127,7 @@ def our_runs(data: Any, question: dict[str, Any]) -> Answer:
     )
     model = ObjectivePerturbation(question["epsilon"], rule=question["rule"], norm=norm)
     start = time.perf_counter()
-    engine = ObjectiveEngine(model, train, data["people"])  # with all that is made ready once
+    engine = ObjectiveEngine(model, train, data["people"])  # including one-time preparation
     if question["whole"]:
         audit_engine(engine, test, AuditSettings(runs=count), random_state=question["first"])
         return {"seconds": time.perf_counter() - start}

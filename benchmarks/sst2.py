@@ -2,15 +2,14 @@
 
     VERACAL_DATA=... python -m benchmarks.sst2 --runs 3
 
-All train on the same records, drawn from the training file by a seed, and are judged on the
-872 sentences of the development file, and beside it on other rows of the training file. With
-``--choose`` these are the first 7,000 of that order, on which nobody trains or is judged
-otherwise; a search on them is charged to nobody. The probe is a logistic
-regression on frozen features: means over tokens of the last layer, of length 1. It is trained
-by DP-SGD and by DP-Adam. The fine-tuning first trains such a head with a part of the budget,
-then the last layers of the encoder with it, on what the frozen layers make of each text, and
-is charged for both. The interval of a difference is of 2,000 bootstraps of the sentences, over
-all runs.
+All train on the same records, drawn from the training file by a seed, and are judged on the 872
+sentences of the development file, and on other rows of the training file. With ``--choose``
+these are the first 7,000 of that order, which are not used for training or evaluation
+otherwise; a search on them is not charged. The probe is a logistic regression on frozen
+features: means over tokens of the last layer, of length 1. It is trained by DP-SGD and by
+DP-Adam. The fine-tuning first trains such a head with a part of the budget, then the last
+layers of the encoder with it, on what the frozen layers make of each text, and is charged for
+both. The interval of a difference is of 2,000 bootstraps of the sentences, over all runs.
 """
 
 import argparse

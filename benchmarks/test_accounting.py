@@ -1,4 +1,4 @@
-"""How long does epsilon take, and the noise for an epsilon, beside dp-accounting?
+"""How long do epsilon, and the noise for an epsilon, take compared with dp-accounting?
 
 The peer composes the same events with its `PLDAccountant` at its default grid, and looks for
 noise with its own `calibrate_dp_mechanism` at the same tolerance. Both answers are compared
@@ -45,7 +45,7 @@ def theirs(noise: float, levels: tuple[float, ...], times: int) -> dp_event.DpEv
 
 
 def our_epsilon(levels: tuple[float, ...], times: int) -> float:
-    """Epsilon, computed anew."""
+    """Epsilon, computed without a cache."""
     _compose_branch.cache_clear()
     return epsilon_for(ours(1.1, levels, times), DELTA)
 

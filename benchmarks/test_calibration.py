@@ -1,5 +1,5 @@
-"""How long does a calibration error take, and how much memory, beside netcal, torchmetrics,
-relplot, and the mere sum of the same numbers?
+"""How much time and memory does a calibration error take, compared with netcal, torchmetrics,
+relplot, and the sum of the same numbers?
 """
 
 import json

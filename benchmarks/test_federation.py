@@ -1,12 +1,12 @@
-"""How long do 10,000 sources take to answer a question, beside what cannot be saved?
+"""How long do 10,000 sources take for a query, compared with the necessary work?
 
-Simulated sources with exact noise are to answer a round in under ten seconds. The limit beside
-it is the same sum over the same records as *one* source, and one vector of exact noise with an
-entry for every source's: no source of their own, no answers taken apart, nothing judged.
+Simulated sources with exact noise should answer a round in less than ten seconds. The limit for
+comparison is the same sum over the same records as *one* source, and one vector of exact noise
+with an entry for every source, without separate sources, answers or checks.
 
-Holders with a ledger each pay durably, each into its own database. The limit beside them is a
-bare insert into as many databases of the same kind: opened, written, on the disk, closed. There
-are fewer of them here, since it is the time for each that counts; the table multiplies.
+Curators with a ledger each pay durably, each into its own database. The limit for comparison is
+a bare insert into as many databases of the same kind: opened, written, on the disk, closed.
+There are fewer of them here, since it is the time for each that counts; the table multiplies.
 """
 
 import sqlite3
@@ -107,7 +107,7 @@ def test_holders_with_a_ledger_each(tables: list[str], tmp_path: Path):
             database.close()
 
     ours, least = seconds(round_), seconds(inserts)
-    # Every holder was charged for each of the three rounds, and for nothing else.
+    # Every curator was charged for each of the three rounds, and for nothing else.
     assert {round(holder.ledger.spent().epsilon * 1e6) for holder in holders} == {3 * PRICE}
     tables.append(
         f"gap, {HOLDERS} holders with a ledger each: {1e3 * ours / HOLDERS:.2f} ms each, "

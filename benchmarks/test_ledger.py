@@ -1,4 +1,4 @@
-"""What does a charge cost, beside a bare durable insert into the same database engine?
+"""How long does a charge take, compared with a durable insert into the same database?
 
 The limit is one transaction of SQLite with the same journal and the same synchronization: one
 row into one table, nothing checked. The figure depends on how long the disk takes to make a

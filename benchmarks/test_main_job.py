@@ -1,9 +1,9 @@
-"""Where does the time of a whole run go: how much of it is not training?
+"""How much of the time of a whole run is not training?
 
-The goal is a fifth at most, for a table of 100,000 rows of 50 numbers as text. Beside each step
-stands the least that it could take here, measured in the same run: polars and Arrow at their
+The goal is a fifth at most, for a table of 100,000 rows of 50 numbers as text. Next to each step
+is its smallest possible time, measured in the same run: polars and Arrow at their
 best on the same file, which check no bounds and name no wrong record; the bare hashes of a
-keyed deal. The command itself is timed in a process of its
+keyed split. The command itself is timed in a process of its
 own, with everything that has to be imported and made first. Every turn has a folder of ledgers
 of its own: with the ledger of an earlier turn a run would return the model that was stored.
 """

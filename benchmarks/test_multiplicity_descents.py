@@ -1,4 +1,4 @@
-"""What do 200 runs of a linear model take side by side, beside 200 fits one after another?
+"""How much faster are 200 simultaneous DP-SGD runs than 200 sequential fits?
 
 The goal is a fifth of the time, with shared batches and with own ones, on the shapes of three
 tables: breast cancer, digits, and contraception of paper 004. Fits and runs have the same
@@ -44,7 +44,7 @@ class Table:
 
     def dataset(self, dtype: str) -> Dataset:
         """Rows of norm about 1, in one precision."""
-        if self.name == "contraception":  # made up: only its shape matters
+        if self.name == "contraception":  # synthetic: only its shape matters
             rng = np.random.default_rng(0)
             X = rng.normal(size=(self.rows, self.features))
             y = (rng.random(self.rows) < expit(X @ np.linspace(-1, 1, self.features))).astype(

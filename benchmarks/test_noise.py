@@ -1,7 +1,7 @@
-"""What does secret randomness cost, beside numpy's usual generator?
+"""How long does secret randomness take, compared with numpy's default generator?
 
 The draws are 10 million normals, as for one step of a network of that size, and Poisson batches
-of a thousand out of a million records beside tossing one coin for each record.
+of a thousand out of a million records, compared with one draw for each record.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def geometric(rng: np.random.Generator) -> np.ndarray:
 
 
 def coins(rng: np.random.Generator) -> np.ndarray:
-    """One coin for each record, the obvious way."""
+    """One uniform draw for each record, the simple way."""
     return np.flatnonzero(rng.random(RECORDS) < RATE)
 
 

@@ -1,4 +1,4 @@
-"""How long until `veracal --help` answers, beside importing its toolkit alone?"""
+"""How long does `veracal --help` take, compared with importing its toolkit alone?"""
 
 import subprocess
 import sys

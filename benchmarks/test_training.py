@@ -1,4 +1,4 @@
-"""What does a private step of a linear classifier cost, beside plain PyTorch and Opacus?
+"""How long does a private linear step take, compared with plain PyTorch and Opacus?
 
 The goals are at most 1.25 times the plain step, and a third of the time of Opacus' best mode,
 with secret noise. Ours is timed inside `fit`, from one update of the weights to another many
@@ -69,7 +69,7 @@ class Clocked:
 
 
 def model(problem: Problem, **settings: Any) -> PrivateLogisticRegression:
-    """Ours, from the same start, private unless told otherwise."""
+    """Ours, from the same start, private by default."""
     shape = problem.shape
     usual = {
         "noise_multiplier": NOISE,
@@ -202,7 +202,7 @@ def moved(problem: Problem, weights: np.ndarray) -> np.ndarray:
 
 
 def assert_same_step(problem: Problem, ours: np.ndarray, theirs: np.ndarray) -> None:
-    """The same step but for rounding, of which ours leaves a part of the bound to spare."""
+    """The same step up to rounding, for which ours reserves a share of the bound."""
     share = np.vdot(ours, theirs) / np.vdot(theirs, theirs)
     assert 0.98 <= share <= 1 + 1e-5
     rounding = np.finfo(np.float32).eps * np.abs(problem.start).max()

@@ -1,4 +1,4 @@
-"""How much memory does training take on a file of ten million rows, beside the file itself?
+"""How much memory does training on a file of ten million rows take?
 
 The file is a memory map of 10 million × 128 float32, 5.1 GB; the goal is a peak below 1.5 GB.
 The peak is that of a fresh process, as the system counts it, pages of the file included.

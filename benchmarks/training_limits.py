@@ -1,4 +1,4 @@
-"""The least that a private step can take on this machine, from rates measured on its shapes.
+"""The smallest possible time of a private step, from rates measured on this machine.
 
 A step reads the rows of its batch from memory, multiplies them twice by a matrix of the shape
 of the weights, and draws one secret normal for each weight. Nothing else is counted.

@@ -1,4 +1,4 @@
-"""Steps of linear training as others take them: plain PyTorch and Opacus, each at its best.
+"""Linear training steps of peers: plain PyTorch and Opacus in their fastest configurations.
 
 Every peer steps over the same tensors in memory, by batches whose row numbers were drawn
 beforehand: what a loader or a sampler costs is not held against it.

@@ -83,7 +83,7 @@ def data_folder(shared_data) -> Callable[[str], Path]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what a browser looks at to the full suite."""
+    """Leave tests with a browser to the full suite."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.full)

@@ -27,7 +27,7 @@ def veracal() -> metadata.Distribution:
         pytest.skip("Veracal runs from its sources here; `make test` installs it")
 
 
-def wanted(distribution: metadata.Distribution, extra: str = "") -> list[Requirement]:
+def requirements_of(distribution: metadata.Distribution, extra: str = "") -> list[Requirement]:
     """The requirements that hold on this machine, of the extra alone if one is named."""
     every = [Requirement(text) for text in distribution.requires or []]
     plain = [r for r in every if r.marker is None or r.marker.evaluate({"extra": ""})]
@@ -45,7 +45,7 @@ def installed(name: str) -> metadata.Distribution | None:
 
 
 def reachable(roots: list[Requirement]) -> set[str]:
-    """Names of everything the roots need, directly or not, as far as it is installed."""
+    """Names of all installed direct and indirect dependencies of the roots."""
     seen: set[tuple[str, str]] = set()
     waiting = list(roots)
     while waiting:
@@ -55,7 +55,7 @@ def reachable(roots: list[Requirement]) -> set[str]:
         for extra in {"", *requirement.extras}:
             if (name, extra) not in seen:
                 seen.add((name, extra))
-                waiting += wanted(found, extra) if found else []
+                waiting += requirements_of(found, extra) if found else []
     return {name for name, _ in seen} - {"veracal"}
 
 
@@ -79,25 +79,25 @@ def test_what_is_installed_is_what_is_pinned():
 
 
 def test_everything_we_need_is_pinned(veracal):
-    missing = reachable(wanted(veracal) + wanted(veracal, "all")) - set(PINS)
+    missing = reachable(requirements_of(veracal) + requirements_of(veracal, "all")) - set(PINS)
     assert not missing, "not in constraints.txt"
 
 
 def test_everything_pinned_is_needed(veracal):
-    needed = reachable(wanted(veracal) + wanted(veracal, "all"))
+    needed = reachable(requirements_of(veracal) + requirements_of(veracal, "all"))
     if any(installed(name) is None for name in needed):
         pytest.skip("an extra is not installed, so not every dependency can be followed")
     assert not set(PINS) - needed, "in constraints.txt for nothing"
 
 
 def test_nothing_of_the_core_is_absent(veracal):
-    assert not {name for name in reachable(wanted(veracal)) if installed(name) is None}
+    assert not {name for name in reachable(requirements_of(veracal)) if installed(name) is None}
 
 
 def test_no_extra_is_half_installed(veracal):
     extras = set(veracal.metadata.get_all("Provides-Extra")) - {"all"}
     for extra in sorted(extras):
-        named = [r for r in wanted(veracal, extra) if r.name != "veracal"]
+        named = [r for r in requirements_of(veracal, extra) if r.name != "veracal"]
         if EVERYTHING or all(installed(r.name) for r in named):
             absent = {name for name in reachable(named) if installed(name) is None}
             assert not absent, f"[{extra}] needs them"
@@ -116,10 +116,12 @@ def test_no_extra_is_half_installed(veracal):
     ],
 )
 def test_the_bounds_that_matter_stand(veracal, name, inside, outside):
-    (bound,) = [r.specifier for r in wanted(veracal) if r.name == name]
+    (bound,) = [r.specifier for r in requirements_of(veracal) if r.name == name]
     assert bound.contains(inside)
     assert not bound.contains(outside)
 
 
 def test_core_brings_neither_torch_nor_flower(veracal):
-    assert reachable(wanted(veracal)).isdisjoint({"torch", "flwr", "ray", "transformers"})
+    assert reachable(requirements_of(veracal)).isdisjoint(
+        {"torch", "flwr", "ray", "transformers"}
+    )

@@ -96,7 +96,7 @@ def test_no_other_name_is_there(package):
 
 
 def test_every_layer_imports_its_names_lazily():
-    """All layers but the command line, whose modules nobody imports by name."""
+    """All layers but the command line, whose modules are not imported by name."""
     layers = {f"veracal.{path.parent.name}" for path in SOURCE.glob("veracal/*/__init__.py")}
     assert layers - {"veracal.cli"} == {name for name in PACKAGES if name.count(".") == 1}
 

@@ -1,4 +1,4 @@
-"""What a newcomer meets first is true: the README, the command line, the papers at the door."""
+"""The README, the docs, the command line and the files of the repository are correct."""
 
 import doctest
 import os
@@ -82,10 +82,10 @@ def test_the_example_scripts_run(script, tmp_path):
 
 
 def type_commands(text: str) -> None:
-    """Run the lines that a reader would type, and expect them to end well.
+    """Run the lines that a reader would type, and expect success.
 
-    Commands of ours that need no shell run in this process: importing everything anew for each
-    of them would take longer than all that they do.
+    Commands of ours that need no shell run in this process: importing everything again for each
+    of them would take longer than their work.
     """
     scripts = Path(sys.executable).parent
     path = os.pathsep.join([str(scripts), os.environ.get("PATH", "")])
@@ -213,7 +213,7 @@ def test_skips_fail_where_they_are_refused(tmp_path, strict, outcome):
 
 
 def run_help(*flags: str) -> subprocess.CompletedProcess[str]:
-    """Run ``veracal --help`` in an interpreter of its own."""
+    """Run ``veracal --help`` in a new interpreter."""
     script = (
         "import sys; sys.argv = ['veracal', '--help']; from veracal.cli import main; main()"
     )

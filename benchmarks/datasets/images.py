@@ -134,7 +134,7 @@ _SIZES: Mapping[str, Mapping[str, int]] = Frozen(
 
 
 def _size(entry: CatalogEntry, request: DatasetRequest) -> int:
-    """Published number of images of the part that is asked for."""
+    """Published number of images of a part."""
     assert request.part is not None
     return _SIZES[entry.name][request.part]
 
@@ -368,7 +368,7 @@ ENTRIES = (
         license="research use",
         sources=(FromFolder("SUN397", needs=("ClassName.txt",)),),
         loader=_load_sun397,
-        # Names of classes are in a file of the set; what a run costs hangs on their number.
+        # Class names are in a file of the set; the cost of a run depends on their number.
         declaration=_declare("SUN397", (224, 224, 3), range(397), encoded=True),
         parts=("train", "test", "all"),
         variants=tuple(f"{i:02}" for i in range(1, 11)),
@@ -385,7 +385,7 @@ ENTRIES = (
             FromFolder("food-101", needs=("images", "meta/classes.txt", "meta/train.txt")),
         ),
         loader=_load_food101,
-        # Names of classes are in a file of the set; what a run costs hangs on their number.
+        # Class names are in a file of the set; the cost of a run depends on their number.
         declaration=_declare("Food-101", (224, 224, 3), range(101), encoded=True),
         parts=_PARTS,
     ),

@@ -354,7 +354,7 @@ def declare_uci(name: str, *, variant: str = "plain") -> Dataset:
 
 
 def _in_variant(dataset: Dataset, name: str, variant: str) -> Dataset:
-    """The table with its classes, as it is or as the paper has it."""
+    """The table with its classes, as published or as in the paper."""
     # The number of rows after dropping is published, so these may also serve replace-one.
     dataset = dataset._changed(classes=_CLASSES[name], may_drop=False)
     return dataset if variant == "plain" else _as_published(dataset, name, variant)

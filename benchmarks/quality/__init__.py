@@ -1,1 +1,1 @@
-"""What private models are worth, on real data."""
+"""Quality of private models on real data."""

@@ -1,4 +1,4 @@
-"""Table 2 of Kulynych et al. (2023) again, and what becomes of it under a private mechanism.
+"""Reproduction of Table 2 of Kulynych et al. (2023), also under a private mechanism.
 
     python -m benchmarks.quality.multiplicity --json multiplicity.json
 
@@ -130,7 +130,7 @@ def row_of(audit: Audit) -> Row:
     return Row(*percent, **told)
 
 
-def apart(mine: Row, printed: Row, runs: int) -> dict[str, float]:
+def differences(mine: Row, printed: Row, runs: int) -> dict[str, float]:
     """How far a row is from the printed one.
 
     Standard errors are those of the difference of two means over independent runs, from both
@@ -171,7 +171,7 @@ def table(
 
 
 def told(rows: Iterable[dict[str, Any]]) -> str:
-    """Rows as a table in Markdown, each beside the printed one."""
+    """Rows as a table in Markdown, each next to the printed one."""
     lines = [
         "| setting | set | ε | disagreement | interval of 95 % | deviation | median | p95 "
         "| AUC | F1 | printed: disagreement | AUC | F1 | off by | s.e. of AUC | of F1 |",
@@ -180,7 +180,7 @@ def told(rows: Iterable[dict[str, Any]]) -> str:
     for found in rows:
         mine, runs = Row(**found["row"]), found["audit"]["runs"]
         printed = PUBLISHED[found["set"], found["epsilon"]]
-        off, mean = apart(mine, printed, runs), found["audit"]["mean"]
+        off, mean = differences(mine, printed, runs), found["audit"]["mean"]
         lines.append(
             f"| {found['setting']} | {found['set']} | {found['epsilon']:g} | {mine.mean:.3f} | "
             f"{mean['low']:.3f} to {mean['high']:.3f} | {mine.deviation:.2f} | "

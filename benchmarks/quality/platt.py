@@ -1,4 +1,4 @@
-"""When does a private affine map do better than a private temperature?
+"""When is a private affine map better than a private temperature?
 
 Real logits (DenseNet-40 on CIFAR-10) and those of a linear model of noisy digits, as they are
 and with classes that are rarer or more frequent than the model knew. A federation of d sources

@@ -1,4 +1,4 @@
-"""Table 2 of Kulynych et al. (2023, https://arxiv.org/abs/2302.14517), its tables of people."""
+"""Table 2 of Kulynych et al. (2023, https://arxiv.org/abs/2302.14517), and its data sets."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
 
 @dataclass(frozen=True)
 class Row:
-    """What the paper prints of one set at one epsilon.
+    """The paper's figures for one set at one epsilon.
 
     Attributes
     ----------
     auc, auc_deviation, f1, f1_deviation : float
         In percent; mean and deviation over runs.
     mean, deviation, minimum, median, maximum, p90, p95 : float
-        Of disagreement over the people of the test part.
+        Of disagreement over the individuals of the test part.
     """
 
     auc: float

@@ -1,6 +1,6 @@
 """Real data for benchmarks of quality, as rows of public norm with classes declared.
 
-Gradients are clipped at 1 for pictures and at 0.1 for text, as Zhang et al. 2022 do
+Gradients are clipped at 1 for images and at 0.1 for text, as Zhang et al. 2022 do
 (https://arxiv.org/abs/2210.08248, table 6). Settings were fixed before the first run. Learning
 rates are scaled by the clip, so that steps have the same length.
 """
@@ -28,7 +28,7 @@ class Task:
     name : str
     load : callable
         Gives training and test records; a seed chooses those held out where the set has no
-        test part of its own.
+        test part.
     clip : float
     epochs, batch : int
     """
@@ -59,7 +59,7 @@ def delta_of(size: int) -> float:
 
 
 def unit_rows(data: Dataset) -> Dataset:
-    """Rows of norm 1, each by itself; what has no direction stays zero."""
+    """Rows scaled to norm 1; zero rows stay zero."""
     X = np.asarray(data.X[:], dtype=np.float32).reshape(len(data), -1)
     norms = np.linalg.norm(X, axis=1, keepdims=True)
     # A little shorter, so that rounding puts no norm above 1.
@@ -80,12 +80,12 @@ def _sized(data: Dataset) -> Dataset:
 
 
 def _whole(name: str) -> Callable[[int], tuple[Dataset, Dataset]]:
-    """A set without a test part of its own."""
+    """A set without a test part."""
     return lambda seed: held_out(unit_rows(load(name)), seed)
 
 
 def _parts(name: str) -> Callable[[int], tuple[Dataset, Dataset]]:
-    """A set of pictures with one."""
+    """A set of images with a test part."""
 
     def parts(seed: int) -> tuple[Dataset, Dataset]:
         train, test = (load(name, part=part) for part in ("train", "test"))
@@ -94,13 +94,13 @@ def _parts(name: str) -> Callable[[int], tuple[Dataset, Dataset]]:
     return parts
 
 
-def _pictures(name: str) -> Callable[[int], tuple[Dataset, Dataset]]:
-    """Pictures through a network that was trained on others."""
+def _image_features(name: str) -> Callable[[int], tuple[Dataset, Dataset]]:
+    """Features of images from a pretrained network."""
 
     def parts(seed: int) -> tuple[Dataset, Dataset]:
         both = (load(name, part=part) for part in ("train", "test"))
         train, test = (unit_rows(extract(data, EfficientNetLite0())) for data in both)
-        # One person may have many pictures; here each picture is a record.
+        # One person may have many images; here each image is a record.
         return tuple(
             _sized(replace(data, units=None, max_contributions=None)) for data in (train, test)
         )
@@ -117,8 +117,8 @@ def _sentences(seed: int) -> tuple[Dataset, Dataset]:
 TASKS = (
     Task("digits", _whole("digits"), batch=256),
     Task("mnist", _parts("mnist")),
-    Task("cifar10 on EfficientNet-Lite0", _pictures("cifar10")),
-    Task("chest X-rays on EfficientNet-Lite0", _pictures("chest-xray"), batch=256),
+    Task("cifar10 on EfficientNet-Lite0", _image_features("cifar10")),
+    Task("chest X-rays on EfficientNet-Lite0", _image_features("chest-xray"), batch=256),
     Task("sst2 on MiniLM", _sentences, clip=0.1),
     Task("mammography", _whole("mammography"), batch=128),
     Task("credit", _whole("credit"), batch=128),

@@ -1,4 +1,4 @@
-"""Does the audit give what Kulynych et al. (2023) print, and in what time and memory?
+"""Does the audit reproduce Kulynych et al. (2023), and in what time and memory?
 
 The command of :mod:`benchmarks.quality.multiplicity` runs as a process of its own: four sets,
 eight epsilons, 5,000 models each, of the paper's mechanism and of the corrected one. Goals:
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.datasets import FetchError, load
-from benchmarks.quality.multiplicity import apart, told
+from benchmarks.quality.multiplicity import differences, told
 from benchmarks.quality.table2 import PUBLISHED, RUNS, Row
 
 MEMORY = 1_000  # megabytes
@@ -36,7 +36,7 @@ def test_table_2(tmp_path: Path, tables: list[str]):
     again = [row for row in found["rows"] if row["setting"] == "as printed"]
     assert {(row["set"], row["epsilon"]) for row in again} == set(PUBLISHED)
     for row in again:
-        off = apart(Row(**row["row"]), PUBLISHED[row["set"], row["epsilon"]], RUNS)
+        off = differences(Row(**row["row"]), PUBLISHED[row["set"], row["epsilon"]], RUNS)
         assert abs(off["disagreement"]) <= NEAR, (row["set"], row["epsilon"], off)
         assert abs(off["auc"]) <= ERRORS, (row["set"], row["epsilon"], off)
         assert abs(off["f1"]) <= ERRORS, (row["set"], row["epsilon"], off)

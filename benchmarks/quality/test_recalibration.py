@@ -1,4 +1,4 @@
-"""How much calibration does a private map repair, and at what cost in accuracy?
+"""How much does a private map reduce the calibration error, and at what cost in accuracy?
 
 Every contender has the same *total* epsilon and delta, and the same settings of training. The
 uncalibrated model spends all of it on training. Goals: over tasks with at least 5,000 test

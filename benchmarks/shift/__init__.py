@@ -1,1 +1,1 @@
-"""Recalibration under shift, on real pictures: the benchmark of paper 003."""
+"""Recalibration under shift on real images: the benchmark of Luo et al. (2020)."""

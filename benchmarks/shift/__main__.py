@@ -43,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def wanted(networks: list[str], severity: int, with_choosing: bool) -> list[Setting]:
-    """Settings that were asked for, small networks first."""
+def selected_settings(networks: list[str], severity: int, with_choosing: bool) -> list[Setting]:
+    """The selected settings, small networks first."""
     asked = measuring(severity) + (chosen_on() if with_choosing else [])
     order = {name: place for place, name in enumerate(NETWORKS)}
     return sorted(
@@ -57,7 +57,10 @@ def main() -> None:
     """Run what was typed."""
     typed = parser().parse_args()
     if typed.command == "logits":
-        fill(wanted(typed.networks, typed.severity, typed.choosing), threads=typed.threads)
+        fill(
+            selected_settings(typed.networks, typed.severity, typed.choosing),
+            threads=typed.threads,
+        )
     elif typed.command == "choose":
         choosing.show(typed.trials)
     elif typed.command == "beside":

@@ -1,4 +1,4 @@
-"""What a user gets by default, and references: fewer trials than the table, to stand beside it.
+"""The default of `recalibrate`, and reference methods, with fewer trials than the table.
 
 The default guard keeps a map only if the answers that led to it say, with a chance of 0.95,
 that it helps; the planner knows the number of records where it is declared; and golden section
@@ -40,15 +40,15 @@ def root(made: Tables) -> Floats:
 
 def guarded(made: Tables, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Error with the default guard, and which maps were kept, of shape (trials, points)."""
-    sources = Seen(made, rng)
+    sources = ObservedSources(made, rng)
     temperature, doubt = pooled_fit(sources, SHARES)
     mapped = doubted_error(sources, temperature, doubt)
     kept = _chance(sources, temperature, doubt) >= 1 - BETA
     return np.where(kept, mapped, none(sources)), kept.astype(float)
 
 
-class Seen(Sources):
-    """Sources whose answers are looked at again."""
+class ObservedSources(Sources):
+    """Sources whose answers are recorded."""
 
     def counts(self, share: float) -> Floats:
         """Right and wrong predictions, remembered."""
@@ -63,7 +63,7 @@ class Seen(Sources):
         return found
 
 
-def _chance(sources: Seen, temperature: Floats, doubt: Floats) -> Floats:
+def _chance(sources: ObservedSources, temperature: Floats, doubt: Floats) -> Floats:
     """How probable it is that the map helps, as ``PooledTemperature.improved_``."""
     (counts, share), *gaps = sources.seen  # type: ignore[attr-defined]
     many = np.broadcast_to(SOURCES, sources.shape)
@@ -100,7 +100,7 @@ def planned(made: Tables, rng: np.random.Generator) -> Floats:
     return result
 
 
-def beside(settings: Iterable[Setting], trials: int) -> dict[str, Floats]:
+def compare_defaults(settings: Iterable[Setting], trials: int) -> dict[str, Floats]:
     """Mean errors of shape (settings, points) by name."""
     found: dict[str, list[Floats]] = {}
     for setting in settings:
@@ -127,6 +127,6 @@ def show(settings: Iterable[Setting], trials: int) -> None:
     """Print means, overall and for few and for many records."""
     few, enough = RECORDS <= 500, (RECORDS >= 500) & (EPSILONS >= 1)
     print(f"{'':24}{'mean':>8}{'<= 500':>8}{'>= 500, epsilon >= 1':>22}")
-    for name, rows in beside(settings, trials).items():
+    for name, rows in compare_defaults(settings, trials).items():
         parts = rows.mean(), rows[:, few].mean(), rows[:, enough].mean()
         print(f"{name:24}{parts[0]:>8.4f}{parts[1]:>8.4f}{parts[2]:>22.4f}")

@@ -1,4 +1,4 @@
-"""How the pooled method was chosen: candidates on settings that are not in the table.
+"""Selection of the pooled method: candidates on settings that are not in the table.
 
 Networks, corruptions and severities are those of ``logits.choosing()``, and random orders are
 other ones than the table's. Epsilon is also taken smaller than in the paper, where one gap

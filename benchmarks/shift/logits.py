@@ -1,4 +1,4 @@
-"""What networks answer to corrupted test pictures of CIFAR-10, kept between runs.
+"""Logits of networks on corrupted test images of CIFAR-10, cached between runs.
 
 One file holds the logits of all 10,000 pictures under one corruption at one severity. It says
 what it was made from; a file that is not whole, or was made from other weights or by another
@@ -116,7 +116,7 @@ def logits(name: str, corruption: str = CLEAN, severity: int = 0) -> tuple[Float
     (array of float32 of shape (10000, 10), array of ints of shape (10000,))
     """
     setting = Setting(name, corruption, severity)
-    found = kept(setting)
+    found = read_cache(setting)
     if found is None:
         ((_, *found),) = computed([setting])
     scores, labels = found
@@ -126,7 +126,7 @@ def logits(name: str, corruption: str = CLEAN, severity: int = 0) -> tuple[Float
 def fill(settings: Sequence[Setting], *, threads: int = 1) -> None:
     """Compute what the cache lacks, with a bar on standard error."""
     torch.set_num_threads(threads)
-    missing = [setting for setting in settings if kept(setting) is None]
+    missing = [setting for setting in settings if read_cache(setting) is None]
     columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task("logits", total=len(settings))
@@ -139,7 +139,7 @@ def fill(settings: Sequence[Setting], *, threads: int = 1) -> None:
 
 def computed(settings: Iterable[Setting]) -> Iterator[tuple[Setting, Floats, Ints]]:
     """Compute logits in the order given and keep each file as soon as it is done."""
-    images, labels = pictures()
+    images, labels = test_images()
     for name, group in groupby(settings, key=lambda setting: setting.network):
         built = _built(name)
         for setting in group:
@@ -150,7 +150,7 @@ def computed(settings: Iterable[Setting]) -> Iterator[tuple[Setting, Floats, Int
 
 
 @cache
-def pictures() -> tuple[Array, Ints]:
+def test_images() -> tuple[Array, Ints]:
     """Test pictures of CIFAR-10 and their labels."""
     data = load("cifar10", part="test")
     return np.ascontiguousarray(data.X), np.asarray(data.y, np.int64)
@@ -180,7 +180,7 @@ def keep(setting: Setting, scores: Floats, labels: Ints) -> None:
     write_whole(setting.place, save(arrays, said))
 
 
-def kept(setting: Setting) -> tuple[Floats, Ints] | None:
+def read_cache(setting: Setting) -> tuple[Floats, Ints] | None:
     """Logits and labels from the cache; None where there are none, not these, or not whole."""
     try:
         with safe_open(setting.place, "np") as file:

@@ -1,4 +1,4 @@
-"""Every method of recalibration, for all trials and settings at once.
+"""Every recalibration method, for all trials and settings at once.
 
 Each one takes the sources' answers and gives the calibration error on the pictures that were
 left for the test, of shape (trials, points). The mathematics is the library's own: golden

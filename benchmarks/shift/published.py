@@ -1,4 +1,4 @@
-"""Figures of Luo et al. 2020 (https://arxiv.org/abs/2008.09643) for CIFAR-10, to stand beside.
+"""Figures of Luo et al. 2020 (https://arxiv.org/abs/2008.09643) for CIFAR-10, for comparison.
 
 Their network is a Wide ResNet-28-10; ours are smaller.
 """

@@ -1,4 +1,4 @@
-"""Residual networks for pictures of 32 × 32, as they answer after training.
+"""Residual networks for images of 32 × 32, for inference.
 
 He et al. 2016 (https://arxiv.org/abs/1512.03385, section 4.2): one convolution, three stages of
 n blocks with 16, 32 and 64 channels, a mean over the picture and a linear layer, 6n + 2 layers

@@ -1,7 +1,7 @@
-"""The whole grid: every method on every network and corruption, kept as it is computed.
+"""The whole grid: every method on every network and corruption, saved as it is computed.
 
 One file holds the results for one network and corruption. It says what it was made from, the
-code of the methods included, so that a run goes on where it stopped and nothing old is shown.
+code of the methods included, so that an interrupted run resumes and no outdated result is shown.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from benchmarks.shift import grid, methods, tables, trials
 from benchmarks.shift.grid import POINTS, TRIALS
-from benchmarks.shift.logits import Setting, kept, logits
+from benchmarks.shift.logits import Setting, logits, read_cache
 from benchmarks.shift.methods import OPEN, PRIVATE, Method
 from benchmarks.shift.weights import folder, write_whole
 from veracal._types import Floats
@@ -88,11 +88,11 @@ def measure(setting: Setting, count: int = TRIALS, seed: str = "table") -> Resul
 
 
 def read(setting: Setting, count: int = TRIALS, seed: str = "table") -> Result | None:
-    """The kept result; None where there is none, or another code made it."""
+    """The saved result; None if there is none, or other code computed it."""
     try:
-        with safe_open(_place(setting, count, seed), "np") as file:
+        with safe_open(_result_path(setting, count, seed), "np") as file:
             said = file.metadata() or {}
-            if said.get("made from") != _made_from(setting, count, seed):
+            if said.get("made from") != _inputs_checksum(setting, count, seed):
                 return None
             names = [key.removeprefix("mean ") for key in file.keys() if key[:5] == "mean "]  # noqa: SIM118
             means = {name: file.get_tensor(f"mean {name}") for name in names}
@@ -105,7 +105,7 @@ def read(setting: Setting, count: int = TRIALS, seed: str = "table") -> Result |
 def _errors(
     made: tables.Tables, wanted: Mapping[str, Method], *, private: bool
 ) -> dict[str, Floats]:
-    """Errors of methods, each with noise of its own; variants of one share theirs."""
+    """Errors of methods with independent noise; variants of one method share it."""
     found, answers = {}, dict[str, trials.Sources]()
     for name, method in wanted.items():
         family = name.split(",")[0]
@@ -120,9 +120,9 @@ def _errors(
 
 
 def _computed(missing: list[Setting], count: int, jobs: int, seed: str) -> Iterator[Result]:
-    """Results as they come; logits are made before, in this process."""
+    """Results as they are computed; logits are computed before, in this process."""
     for setting in missing:
-        if kept(setting) is None:
+        if read_cache(setting) is None:
             logits(setting.network, setting.corruption, setting.severity)
     work = (joblib.delayed(measure)(setting, count, seed) for setting in missing)
     yield from joblib.Parallel(jobs, return_as="generator_unordered")(work)
@@ -133,18 +133,18 @@ def _write(result: Result, count: int, seed: str) -> None:
     arrays = {f"mean {name}": values for name, values in result.means.items()}
     arrays |= {f"std {name}": values for name, values in result.stds.items()}
     said = {
-        "made from": _made_from(result.setting, count, seed),
+        "made from": _inputs_checksum(result.setting, count, seed),
         "accuracy": repr(result.accuracy),
     }
-    write_whole(_place(result.setting, count, seed), save(arrays, said))
+    write_whole(_result_path(result.setting, count, seed), save(arrays, said))
 
 
-def _place(setting: Setting, count: int, seed: str) -> Path:
+def _result_path(setting: Setting, count: int, seed: str) -> Path:
     """The file of a result."""
     return folder() / f"grid-{seed}-{count}-{setting.place.name}"
 
 
-def _made_from(setting: Setting, count: int, seed: str) -> str:
+def _inputs_checksum(setting: Setting, count: int, seed: str) -> str:
     """Checksum of everything that a result depends on."""
     code = [Path(module.__file__) for module in (grid, methods, tables, trials)]
     total = hashlib.sha256(repr((setting.made_from, count, seed)).encode())

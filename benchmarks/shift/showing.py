@@ -146,8 +146,8 @@ def _open(results: list[Result]) -> float:
 
 
 def words(corruption: str) -> str:
-    """A name for people."""
-    return "frost (made texture)" if corruption == FROST else corruption.replace("_", " ")
+    """A name for display."""
+    return "frost (synthetic texture)" if corruption == FROST else corruption.replace("_", " ")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Every sum that a method can ask for, of all trials at once.
+"""Every sum that a method can query, for all trials at once.
 
 A trial takes the first n pictures of a random order for its sources and the rest for the test.
 Temperatures are those of a fine public grid, so that what all trials and sizes need is a table

@@ -1,4 +1,4 @@
-"""Noisy answers of the sources of all trials, and the error of what is made of them."""
+"""Noisy answers of the sources of all trials, and the errors of the resulting maps."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Sources:
     ----------
     tables : Tables
     rng : Generator
-        Of a benchmark: noise here is to be repeated. No record of anybody is behind it.
+        Seeded, since this is a benchmark on public records.
     private : bool
         Whether there is noise at all.
     factor : float
@@ -163,7 +163,7 @@ def doubted_error(sources: Sources, temperature: Floats, doubt: Floats) -> Float
 
 
 def _hot_error(sources: Sources, doubt: Floats, point: int) -> Floats:
-    """Error of doubt at the largest temperature: of all pictures, without the sources'."""
+    """Error of uniform mixing at the largest temperature: of all pictures, without the sources'."""
     table, used = sources.tables, sources.tables.order[:, : RECORDS[point]]
     mapped = (1 - doubt)[:, None] * table.hottest[used] + (doubt / CLASSES)[:, None]
     cells = np.arange(len(doubt))[:, None] * BINS + bin_indices(mapped, Bins(BINS))

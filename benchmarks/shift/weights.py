@@ -1,4 +1,4 @@
-"""Published weights of the networks, as safetensors instead of the pickles they come as.
+"""Published weights of the networks, converted from pickles to safetensors.
 
 The files are those of https://github.com/akamaster/pytorch_resnet_cifar10 (BSD-2-Clause),
 checked against the catalog's checksums before they are read, and read with ``weights_only``, so
@@ -49,7 +49,7 @@ def weights(name: str) -> dict[str, Tensor]:
     """
     assert name in DEPTHS
     place, file = folder() / f"{name}.safetensors", published(name)
-    found = _kept(place, file.sha256)
+    found = _read_cache(place, file.sha256)
     if found is None:
         source = fetch(ENTRY) / file.path
         check_file(file, source)
@@ -88,7 +88,7 @@ def _packed(tensors: Mapping[str, Tensor], origin: str) -> bytes:
     return save(dict(tensors), {"origin": origin, "sha256": digest(tensors)})
 
 
-def _kept(place: Path, origin: str) -> dict[str, Tensor] | None:
+def _read_cache(place: Path, origin: str) -> dict[str, Tensor] | None:
     """Weights from the cache; None where there are none, or not these, or not whole."""
     try:
         with safe_open(place, "pt") as file:

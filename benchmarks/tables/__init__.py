@@ -1,1 +1,1 @@
-"""Which private classifier wins on tables, at which epsilon?"""
+"""Which private classifier is best on tables, at which epsilon?"""

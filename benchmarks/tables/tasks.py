@@ -1,8 +1,8 @@
-"""The tables of the benchmark, and which of them settings may be tuned on.
+"""The tables of the benchmark, and the subset on which settings may be tuned.
 
-Rules and constants are fitted on the tables for tuning alone. Figures on the tables for reporting
-are looked at once those are fixed, and are published apart. Adult is a table for tuning because
-good settings for it were known before the benchmark was written.
+Rules and constants are fitted on the tables for tuning alone. Figures on the tables for
+reporting are computed after those are fixed, and are published separately. Adult is a table for
+tuning because good settings for it were known before the benchmark was written.
 
 Bank marketing and the default of credit cards (UCI) are in no package that can be downloaded
 here, and are missing.

@@ -3,7 +3,7 @@
     python -m benchmarks.quality.multiplicity --json multiplicity.json
     python docs/images/multiplicity.py multiplicity.json
 
-The first is of the tables in that file; the map is of audits made here, of made-up data.
+The first figure shows the tables in that file, the second audits of synthetic data.
 """
 
 import json
@@ -22,7 +22,7 @@ from veracal.multiplicity import audit
 from veracal.training import ObjectivePerturbation
 
 HERE = Path(__file__).parent
-DRAWN = {  # setting: color, line, what it is called
+STYLES = {  # setting: color, line style, label
     "held out": ("#b5541c", "-", "diffprivlib 0.6.2 (not ε-DP)"),
     "corrected": ("#1f6f8b", "--", "corrected"),
     "corrected, add-remove": ("#6a9f58", "-.", "corrected, add-remove"),
@@ -33,24 +33,24 @@ RUNS = 5_000
 
 
 def main() -> None:
-    """Both figures."""
+    """Draw both figures."""
     rows = json.loads(Path(sys.argv[1]).read_text())["rows"]
-    curves(rows, HERE / "multiplicity-epsilon.png")
-    planes(HERE / "multiplicity-plane.png")
+    draw_curves(rows, HERE / "multiplicity-epsilon.png")
+    draw_planes(HERE / "multiplicity-plane.png")
 
 
-def curves(rows: list[dict[str, Any]], place: Path) -> None:
-    """Mean disagreement against epsilon; a band from the median person to the 90th percentile.
+def draw_curves(rows: list[dict[str, Any]], path: Path) -> None:
+    """Mean disagreement against epsilon, with a band from the median to the 90th percentile.
 
-    Intervals that count the runs are drawn, too, and are narrower than the lines.
+    Intervals for the randomness of the runs are also drawn, and are narrower than the lines.
     """
     figure, panels = plt.subplots(1, 4, figsize=(11.5, 3.2), sharey=True, layout="constrained")
     for name, panel in zip(SETS, panels, strict=True):
-        for setting, (color, line, label) in DRAWN.items():
+        for setting, (color, line, label) in STYLES.items():
             mine = [r for r in rows if r["setting"] == setting and r["set"] == name]
-            curve(panel, mine, color, line, label)
+            draw_curve(panel, mine, color, line, label)
             if setting == "corrected":
-                people(panel, mine, color)
+                draw_individuals(panel, mine, color)
         printed = [(e, row.mean) for (of, e), row in PUBLISHED.items() if of == name]
         panel.plot(*zip(*printed, strict=True), "x", color="black", ms=5, label="Table 2")
         panel.set(title=name.capitalize(), xlabel="ε", xticks=[0.5, 1, 1.5, 2, 2.5])
@@ -58,11 +58,13 @@ def curves(rows: list[dict[str, Any]], place: Path) -> None:
     panels[0].set(ylabel="Mean disagreement", ylim=(0, 1.02))
     handles = panels[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False)
-    saved(figure, place)
+    save(figure, path)
 
 
-def curve(panel: Axes, rows: list[dict[str, Any]], color: str, line: str, label: str) -> None:
-    """One mechanism on one set, with intervals of the means."""
+def draw_curve(
+    panel: Axes, rows: list[dict[str, Any]], color: str, line: str, label: str
+) -> None:
+    """Draw one mechanism on one set, with intervals of the means."""
     epsilons = [row["epsilon"] for row in rows]
     means = [row["audit"]["mean"] for row in rows]
     panel.plot(epsilons, [m["value"] for m in means], line, color=color, lw=1.6, label=label)
@@ -70,16 +72,16 @@ def curve(panel: Axes, rows: list[dict[str, Any]], color: str, line: str, label:
     panel.fill_between(epsilons, *ends, color=color, alpha=0.5, lw=0)
 
 
-def people(panel: Axes, rows: list[dict[str, Any]], color: str) -> None:
-    """How unevenly disagreement is spread over people."""
+def draw_individuals(panel: Axes, rows: list[dict[str, Any]], color: str) -> None:
+    """Draw the distribution of disagreement over individuals."""
     ends = ([row["row"][end] for row in rows] for end in ("median", "p90"))
-    label = "its people, median to 90th percentile"
+    label = "its individuals, median to 90th percentile"
     epsilons = [row["epsilon"] for row in rows]
     panel.fill_between(epsilons, *ends, color=color, alpha=0.13, lw=0, label=label)
 
 
-def planes(place: Path) -> None:
-    """Disagreement over the plane of two Gaussians, as the paper's Figure 1 has it."""
+def draw_planes(path: Path) -> None:
+    """Draw disagreement over the plane of two Gaussians, as in the paper's Figure 1."""
     train, test = (
         load("synthetic-multiplicity", variant="code", part=part) for part in ("train", "test")
     )
@@ -90,9 +92,9 @@ def planes(place: Path) -> None:
     )
     for epsilon, panel in zip(PLANES, panels, strict=True):
         model = ObjectivePerturbation(epsilon, norm=norm, relation="replace-one")
-        found = audit(model, train, test, runs=RUNS, plane=("x1", "x2"), random_state=0)
-        assert found.plane is not None
-        plane = found.plane
+        result = audit(model, train, test, runs=RUNS, plane=("x1", "x2"), random_state=0)
+        assert result.plane is not None
+        plane = result.plane
         drawn = panel.contourf(
             plane.xs, plane.ys, plane.disagreement, np.linspace(0, 1.001, 11), cmap=SHADES
         )
@@ -101,21 +103,21 @@ def planes(place: Path) -> None:
             mine = X[some][train.y[some] == code]
             panel.plot(*mine.T, mark, color="white", ms=3, alpha=0.5)
         panel.set(
-            title=f"ε = {epsilon:g}: mean {found.mean.value:.2f}",
+            title=f"ε = {epsilon:g}: mean {result.mean.value:.2f}",
             xlabel="first feature",
             xlim=(plane.xs[0], plane.xs[-1]),
             ylim=(plane.ys[0], plane.ys[-1]),
         )
-        print(epsilon, found, found.figures["accuracy"]["mean"])
+        print(epsilon, result, result.figures["accuracy"]["mean"])
     panels[0].set(ylabel="second feature")
     figure.colorbar(drawn, ax=panels, label="Disagreement", ticks=np.linspace(0, 1, 6))
-    saved(figure, place)
+    save(figure, path)
 
 
-def saved(figure: plt.Figure, place: Path) -> None:
-    """A small picture, without the time it was made at."""
-    figure.savefig(place, dpi=110, metadata={"Software": None})
-    print(f"{place.name}: {place.stat().st_size:,} bytes")
+def save(figure: plt.Figure, path: Path) -> None:
+    """Save a small image without a time stamp."""
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    print(f"{path.name}: {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

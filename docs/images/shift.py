@@ -1,4 +1,4 @@
-"""Draw the figures of docs/calibration/paper.md, from kept results.
+"""Draw the figures of docs/calibration/paper.md, from saved results.
 
 python -m benchmarks.shift grid
 python -m docs.images.shift
@@ -17,7 +17,7 @@ from benchmarks.shift.running import run
 from benchmarks.shift.showing import Shown, words
 
 HERE = Path(__file__).parent
-DRAWN = {  # method: color, line, what it is called
+STYLES = {  # method: color, line style, label
     "none": ("#888888", ":", "none"),
     "one source": ("#bb9955", "-.", "one source, not private"),
     "binning, paper": ("#c9a0dc", "--", "histogram binning"),
@@ -37,25 +37,25 @@ TICKS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.4]
 
 
 def main() -> None:
-    """Both figures."""
+    """Draw both figures."""
     shown = Shown(run(measuring()))
     means(shown, HERE / "shift-sweeps.png")
     corruptions(shown, HERE / "shift-corruptions.png")
 
 
-def means(shown: Shown, place: Path) -> None:
-    """Error against sources, samples and epsilon, over all corruptions and networks."""
+def means(shown: Shown, path: Path) -> None:
+    """Draw the error against sources, samples and epsilon, over all corruptions."""
     figure, panels = plt.subplots(1, 3, figsize=(11.5, 4.0), sharey=True, layout="constrained")
     for sweep, panel in zip(SWEEPS, panels, strict=True):
-        for name in DRAWN:
+        for name in STYLES:
             curve(panel, sweep, shown.errors(name).mean(axis=0), name)
         panel.set(xlabel=LABELS[sweep])
     panels[0].set(ylabel="Calibration error (15 bins)")
-    finish(figure, panels, place)
+    finish(figure, panels, path)
 
 
-def corruptions(shown: Shown, place: Path) -> None:
-    """Error against the number of sources for every corruption, over all networks."""
+def corruptions(shown: Shown, path: Path) -> None:
+    """Draw the error against the number of sources for every corruption, over all networks."""
     figure, panels = plt.subplots(
         3, 5, figsize=(11.5, 7.2), sharex=True, sharey=True, layout="constrained"
     )
@@ -68,12 +68,12 @@ def corruptions(shown: Shown, place: Path) -> None:
         panel.set_xlabel("Sources", fontsize=9)
     for panel in panels[:, 0]:
         panel.set_ylabel("Error", fontsize=9)
-    finish(figure, panels.flat, place)
+    finish(figure, panels.flat, path)
 
 
 def curve(panel: Axes, sweep: str, errors: np.ndarray, name: str) -> None:
-    """One line of one panel."""
-    color, line, label = DRAWN[name]
+    """Draw one line of one panel."""
+    color, line, label = STYLES[name]
     mine = [
         (getattr(p, sweep), e) for p, e in zip(POINTS, errors, strict=True) if p.sweep == sweep
     ]
@@ -81,8 +81,8 @@ def curve(panel: Axes, sweep: str, errors: np.ndarray, name: str) -> None:
     panel.plot(*zip(*mine, strict=True), line, color=color, label=label, lw=width)
 
 
-def finish(figure: plt.Figure, panels: object, place: Path) -> None:
-    """Scales, grids and one legend."""
+def finish(figure: plt.Figure, panels: object, path: Path) -> None:
+    """Set scales and grids, add a legend, and save."""
     panels = list(panels)
     for panel in panels:
         panel.set(yscale="log", ylim=(0.008, 0.75))
@@ -91,7 +91,7 @@ def finish(figure: plt.Figure, panels: object, place: Path) -> None:
         panel.grid(alpha=0.3)
     handles = panels[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False)
-    figure.savefig(place, dpi=150)
+    figure.savefig(path, dpi=150)
     plt.close(figure)
 
 

@@ -131,7 +131,7 @@ def test_a_calibrated_classifier_stores_the_noise_of_its_model(tmp_path):
     PrivateClassifier.of(whole).save(tmp_path / "a")
     kept = PrivateClassifier.load(tmp_path / "a")
     assert kept.noise is not None and kept.noise.scale == whole.estimator_.noise_scale_
-    alone = PrivateClassifier.of(whole.estimator_)  # which has no guarantee of its own
+    alone = PrivateClassifier.of(whole.estimator_)  # which has no separate guarantee
     assert alone.noise is None and not alone.private_
 
 
@@ -222,7 +222,7 @@ def test_other_maps_are_rejected_or_never_arbitrary():
 
 
 def test_intervals_cover_over_real_releases():
-    """Fresh noise in every fit: 100 releases, at most a tenth of which may miss anybody."""
+    """Fresh noise in every fit: of 100 releases, at most a tenth may miss an individual."""
     dataset, level, missed = records(), 0.9, 0
     rows = np.hstack([dataset.X, np.ones((300, 1))])
     exact = OutputPerturbation(1e9, C=0.1, norm=1.0).fit_records(dataset)  # next to no noise

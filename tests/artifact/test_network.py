@@ -27,7 +27,7 @@ WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def make_images():
     return np.random.default_rng(0).integers(0, 256, (30, 8, 8), np.uint8)
 
 
@@ -47,9 +47,11 @@ def fitted(module, X, **more):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, pictures):
+def folder(tmp_path_factory, make_images):
     """An artifact that no test may change."""
-    model = fitted(partial(five_layer_cnn, 3, side=8), pictures, prepare=ImageScaler(0.5, 0.25))
+    model = fitted(
+        partial(five_layer_cnn, 3, side=8), make_images, prepare=ImageScaler(0.5, 0.25)
+    )
     return PrivateClassifier.of(model).save(tmp_path_factory.mktemp("network") / "a"), model
 
 
@@ -64,38 +66,38 @@ def refused(folder, match, **own):
         PrivateClassifier.load(folder, **own)
 
 
-def test_predictions_are_the_same_after_loading(folder, pictures):
+def test_predictions_are_the_same_after_loading(folder, make_images):
     place, model = folder
     result = PrivateClassifier.load(place)
-    assert np.array_equal(result.logits(pictures), model.logits(pictures))
+    assert np.array_equal(result.logits(make_images), model.logits(make_images))
     assert np.allclose(
-        result.predict_proba(pictures), model.predict_proba(pictures), atol=1e-14
+        result.predict_proba(make_images), model.predict_proba(make_images), atol=1e-14
     )
-    assert result.predict(pictures[:3]).tolist() == model.predict(pictures[:3]).tolist()
+    assert result.predict(make_images[:3]).tolist() == model.predict(make_images[:3]).tolist()
     assert result.weights.known == KnownNetwork("five_layer_cnn", {"classes": 3, "side": 8})
     assert result.weights.prepare == ImageScaler(0.5, 0.25)
     assert not result.private_  # a seed
-    records = Dataset(pictures, np.zeros(30, int), CLASSES[::-1])
+    records = Dataset(make_images, np.zeros(30, int), CLASSES[::-1])
     logits = result.scores(records, mapped=False).values
-    assert np.array_equal(logits, model.logits(pictures)[:, ::-1])
+    assert np.array_equal(logits, model.logits(make_images)[:, ::-1])
 
 
-def test_a_calibrated_network_of_images(pictures, tmp_path):
+def test_a_calibrated_network_of_images(make_images, tmp_path):
     inner = PrivateNetwork(partial(five_layer_cnn, 3, side=8), gradients="functional", steps=2)
     model = PrivateCalibratedClassifier(
         inner, epsilon=8.0, delta=1e-3, classes=CLASSES, size=30, random_state=0
-    ).fit(pictures, np.array(CLASSES)[np.arange(30) % 3])
+    ).fit(make_images, np.array(CLASSES)[np.arange(30) % 3])
     place = PrivateClassifier.of(model).save(tmp_path / "c")
     result = PrivateClassifier.load(place)
-    assert np.array_equal(result.predict_proba(pictures), model.predict_proba(pictures))
+    assert np.array_equal(result.predict_proba(make_images), model.predict_proba(make_images))
     assert result.map_ == model.map_
 
 
-def test_a_custom_module_needs_its_code(pictures, tmp_path):
+def test_a_custom_module_needs_its_code(make_images, tmp_path):
     def module():
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 
-    model = fitted(module, pictures, prepare=_halves)
+    model = fitted(module, make_images, prepare=_halves)
     place = PrivateClassifier.of(model).save(tmp_path / "d")
     refused(place, "the module of its author")
     refused(place, "the function that prepares rows", module=module())
@@ -103,7 +105,7 @@ def test_a_custom_module_needs_its_code(pictures, tmp_path):
     given = module()
     before = given[1].weight.detach().clone()
     result = PrivateClassifier.load(place, module=given, prepare=_halves)
-    assert np.array_equal(result.logits(pictures), model.logits(pictures))
+    assert np.array_equal(result.logits(make_images), model.logits(make_images))
     assert torch.equal(given[1].weight, before)  # a copy was filled
     assert PrivateClassifier.from_files(result.files(), "x", module=given, prepare=_halves)
 
@@ -222,7 +224,7 @@ def test_weights_of_another_network_are_rejected(spoiled, folder):
         linear.arbitrariness(np.zeros((1, 8, 8)))
 
 
-def test_other_precisions_are_not_saved(pictures):
+def test_other_precisions_are_not_saved(make_images):
     class Counts(nn.Module):
         def __init__(self):
             super().__init__()
@@ -233,7 +235,7 @@ def test_other_precisions_are_not_saved(pictures):
             return self.linear(x.flatten(1))
 
     with pytest.raises(ValueError, match="float32"):
-        PrivateClassifier.of(fitted(Counts, pictures)).files()
+        PrivateClassifier.of(fitted(Counts, make_images)).files()
 
 
 def test_texts_are_encoded_by_a_frozen_network(tmp_path):

@@ -1,4 +1,4 @@
-"""The noise of tests has the distributions of the noise it stands for, and repeats itself."""
+"""The noise of tests has the distribution of the noise it replaces, and is repeatable."""
 
 import os
 import threading
@@ -53,7 +53,7 @@ def test_noise_too_small_to_move_an_integer_is_zero(sample, scale, rng):
     assert not sample(scale, 100, rng).any()
 
 
-def drawn(scale: float = 50.0, zeros: int = 20) -> list[int]:
+def draw(scale: float = 50.0, zeros: int = 20) -> list[int]:
     return noise.add_discrete_laplace(np.zeros(zeros, dtype=int), scale).tolist()
 
 
@@ -68,32 +68,32 @@ def repeatable(monkeypatch):
 
 def test_a_label_repeats_its_noise_and_no_other(repeatable):
     with repeatable.named("a"):
-        first, second = drawn(), drawn()
+        first, second = draw(), draw()
         with repeatable.named("b"):
-            other = drawn()
-        third = drawn()
+            other = draw()
+        third = draw()
     assert len({tuple(found) for found in (first, second, third, other)}) == 4
     with repeatable.named("a"):
-        assert [drawn(), drawn(), drawn()] == [first, second, third]
+        assert [draw(), draw(), draw()] == [first, second, third]
 
 
 def test_other_releases_change_nothing(repeatable):
     with repeatable.named("a"):
-        first, wide, long = drawn(), drawn(60.0), drawn(zeros=21)
+        first, wide, long = draw(), draw(60.0), draw(zeros=21)
         gaussian = noise.add_discrete_gaussian(np.zeros(20, dtype=int), 50.0).tolist()
     assert first != long[:20] and first != gaussian
     with repeatable.named("a"):
         assert noise.add_discrete_gaussian(np.zeros(20, dtype=int), 50.0).tolist() == gaussian
-        assert (drawn(zeros=21), drawn(60.0), drawn()) == (long, wide, first)
+        assert (draw(zeros=21), draw(60.0), draw()) == (long, wide, first)
 
 
 def test_threads_change_nothing(repeatable):
     with repeatable.named("a"):
-        expected = {scale: drawn(scale) for scale in range(30, 38)}
+        expected = {scale: draw(scale) for scale in range(30, 38)}
     found = {}
     with repeatable.named("a"):
         threads = [
-            threading.Thread(target=lambda scale=scale: found.update({scale: drawn(scale)}))
+            threading.Thread(target=lambda scale=scale: found.update({scale: draw(scale)}))
             for scale in reversed(range(30, 38))
         ]
         for thread in threads:
@@ -107,7 +107,7 @@ def in_a_fork() -> list[int]:
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(send, np.array(drawn()).tobytes())
+        os.write(send, np.array(draw()).tobytes())
         os._exit(0)
     os.close(send)
     with os.fdopen(receive, "rb") as pipe:
@@ -118,21 +118,21 @@ def in_a_fork() -> list[int]:
 
 def test_every_fork_has_noise_of_its_own_that_repeats(repeatable):
     with repeatable.named("a"):
-        first = [drawn(), in_a_fork(), in_a_fork()]
+        first = [draw(), in_a_fork(), in_a_fork()]
     assert len({tuple(found) for found in first}) == 3
     with repeatable.named("a"):
-        assert [drawn(), in_a_fork(), in_a_fork()] == first
+        assert [draw(), in_a_fork(), in_a_fork()] == first
 
 
 @pytest.mark.real_noise
 def test_real_noise_is_left_to_opendp(repeatable):
     # Two draws at a scale of 2^40 agree with a probability of 2^-42, and here 20 pairs would.
     with repeatable.named("a", real=True):
-        first = drawn(2.0**40)
+        first = draw(2.0**40)
     with repeatable.named("a", real=True):
-        assert drawn(2.0**40) != first
+        assert draw(2.0**40) != first
     with repeatable.named("a"):
-        assert drawn(2.0**40) != first
+        assert draw(2.0**40) != first
 
 
 @pytest.mark.parametrize("mark", [False, pytest.param(True, marks=pytest.mark.real_noise)])

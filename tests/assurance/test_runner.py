@@ -48,7 +48,7 @@ PATIENT = "LONG = True\nNAME = 'patience'\n" + HONEST
 
 @pytest.fixture
 def gates(tmp_path):
-    """Write gate modules into a folder of their own, and return the folder."""
+    """Write gate modules into a folder, and return the folder."""
 
     def write(**sources: str) -> Path:
         for name, source in sources.items():
@@ -173,7 +173,7 @@ def test_each_subject_draws_what_it_drew_in_the_run_before(gates, capsys):
 
     first = drawn()
     assert len(first) == 4  # two mutants of two gates
-    assert len({line.split()[2] for line in first}) == 1  # Python's generator starts anew
+    assert len({line.split()[2] for line in first}) == 1  # Python's generator is seeded again
     assert drawn() == drawn("--jobs", "2") == first
     assert drawn("--gate", "one") < first
     assert not drawn("--fresh-entropy") & first

@@ -2,7 +2,7 @@
 
 ``expected.json`` was recorded before the redesign, with the entropy that a test draws. A number
 of a result is matched by its value, not by the name of its field, so that names may change and
-figures may not. Record anew with ``VERACAL_RECORD=1`` only where a change is deliberate, and
+figures may not. Record again with ``VERACAL_RECORD=1`` only where a change is deliberate, and
 list it in the changelog.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.cli.federation_made import federation, model
-from tests.cli.made import write
+from tests.cli.sample_federation import federation, model
+from tests.cli.sample_tables import write
 from veracal.accounting import (
     Approximate,
     AsReplaceOne,

@@ -95,8 +95,8 @@ def serve(tmp_path, fake):
     return make
 
 
-def left(tmp_path) -> list[str]:
-    """What is in the cache, apart from locks."""
+def cached_files(tmp_path) -> list[str]:
+    """Files in the cache, except for locks."""
     sets = tmp_path / "cache" / "sets"
     result = sets.iterdir() if sets.exists() else []
     return sorted(path.name for path in result if path.suffix != ".lock")
@@ -173,7 +173,7 @@ def test_an_sdist_is_not_run(index, tmp_path):
 
 
 def test_another_sdist_is_refused_before_it_could_run(index, tmp_path):
-    """Not even one that brings a build backend of its own."""
+    """Not even one that contains a build backend."""
     project = (
         b"[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
     )
@@ -182,14 +182,14 @@ def test_another_sdist_is_refused_before_it_could_run(index, tmp_path):
     with pytest.raises(FetchError, match=r"pip: expected to download .*found ERROR"):
         obtain("some", (source,))
     assert not (tmp_path / "ran").exists()
-    assert left(tmp_path) == []
+    assert cached_files(tmp_path) == []
 
 
 def test_a_package_that_pip_cannot_find(index, tmp_path):
     source = FromPip("some", "1.0", 100, (described("some/t.dat"),))
     with pytest.raises(FetchError, match=r"download some==1\.0.*No matching.*name a folder"):
         obtain("some", (source,))
-    assert left(tmp_path) == []
+    assert cached_files(tmp_path) == []
 
 
 # ---------------------------------------------------------------- npm and apt, stood in for
@@ -242,7 +242,7 @@ def test_a_broken_debian_package(debian, tmp_path):
     source = FromApt("some", 100, (described("usr/share/some/t.dat"),))
     with pytest.raises(FetchError, match="complete, readable package"):
         obtain("some", (source,))
-    assert left(tmp_path) == []
+    assert cached_files(tmp_path) == []
 
 
 # ---------------------------------------------------------------- wrong packages
@@ -266,7 +266,7 @@ def test_a_wrong_package_leaves_nothing_behind(serve, tmp_path, wrong, monkeypat
     serve(tarball(members))
     with pytest.raises((FetchError, LimitError), match=message):
         obtain("some", (npm(),))
-    assert left(tmp_path) == []
+    assert cached_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("length", [0, 1, 60, 100])
@@ -275,7 +275,7 @@ def test_a_broken_download(serve, tmp_path, length):
     serve(whole[:length])
     with pytest.raises(FetchError, match=r"some-1\.0\.0\.tgz: expected a complete"):
         obtain("some", (npm(),))
-    assert left(tmp_path) == []
+    assert cached_files(tmp_path) == []
 
 
 def test_a_broken_wheel(index, tmp_path):
@@ -285,7 +285,7 @@ def test_a_broken_wheel(index, tmp_path):
     source = FromPip("some", "1.0", 100, (described("some/t.dat"),))
     with pytest.raises(FetchError, match=r"complete, readable package, found Bad CRC"):
         obtain("some", (source,))
-    assert left(tmp_path) == []
+    assert cached_files(tmp_path) == []
 
 
 def test_too_many_members(serve):
@@ -299,7 +299,7 @@ def test_members_cannot_land_elsewhere(serve, tmp_path):
     serve(tarball({**evil, "package/t.csv": CONTENT}))
     result = obtain("some", (npm(),))
     assert sorted(path.name for path in result.iterdir()) == [MANIFEST, "t.csv"]
-    assert left(tmp_path) == ["some"]
+    assert cached_files(tmp_path) == ["some"]
     assert not list(tmp_path.rglob("evil"))
 
 
@@ -318,7 +318,7 @@ def test_what_a_client_says_is_passed_on(fake, tmp_path):
     fake("npm", 'echo "npm error code E404" >&2; echo "npm error 404 no such" >&2; exit 1')
     with pytest.raises(FetchError, match=r"npm: .*E404.*no such.*settings of npm.*folder"):
         obtain("some", (npm(),))
-    assert left(tmp_path) == []
+    assert cached_files(tmp_path) == []
 
 
 def test_a_silent_failure_gives_its_code(fake):
@@ -407,10 +407,10 @@ def test_an_interrupted_fetch_leaves_no_half_set(serve, tmp_path, how):
     process.send_signal(how)
     assert process.wait(timeout=120) != 0
     if how == signal.SIGINT:
-        assert left(tmp_path) == []
+        assert cached_files(tmp_path) == []
     serve(tarball({"package/t.csv": CONTENT}))
     obtain("some", (npm(),))
-    assert left(tmp_path) == ["some"]  # what the killed one left behind is gone too
+    assert cached_files(tmp_path) == ["some"]  # what the killed one left behind is gone too
 
 
 def test_fetches_at_the_same_time_fetch_once(serve):
@@ -492,7 +492,7 @@ HELD = FromFolder("held", (described("", path="t.csv"),), needs=("more",))
 
 @pytest.fixture
 def held(tmp_path) -> Path:
-    """A folder in which a set stands as it should."""
+    """A folder that contains a complete set."""
     (tmp_path / "mine" / "held" / "more").mkdir(parents=True)
     (tmp_path / "mine" / "held" / "t.csv").write_bytes(CONTENT)
     return tmp_path / "mine"
@@ -501,7 +501,7 @@ def held(tmp_path) -> Path:
 def test_a_named_folder_is_used_as_it_is(held, tmp_path):
     assert obtain("some", (HELD, npm()), folder=held) == held / "held"
     assert obtain("some", (HELD, npm()), folder=held, verify=True) == held / "held"
-    assert left(tmp_path) == []
+    assert cached_files(tmp_path) == []
 
 
 def test_so_is_that_of_the_environment(held, monkeypatch):

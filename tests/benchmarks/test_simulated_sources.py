@@ -41,7 +41,7 @@ def test_every_source_answers_about_its_own_records_with_noise_of_its_own():
 
 @pytest.mark.parametrize("rng", [None, np.random.default_rng(1)], ids=["secret", "seeded"])
 def test_the_noise_of_all_sources_has_the_law_of_one(rng):
-    """Against the probabilities of the discrete Laplace law, and not a law close to it."""
+    """The probabilities are those of the discrete Laplace distribution, not of a close one."""
     n, scale = 20_000, 2.0
     source = SimulatedSources(SCORES, PLACE, sources=n, micro_epsilon=10**7, rng=rng)
     result = source.answer(Count(), micro_epsilon=500_000)

@@ -50,7 +50,7 @@ def thirds(X: np.ndarray, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 class HasLogits(LogisticRegression):
-    """One that has logits beside a decision function, as ours do."""
+    """A classifier with logits and a decision function, as ours."""
 
     def logits(self, X: np.ndarray) -> np.ndarray:
         return X @ self.coef_.T + self.intercept_ + 7.0
@@ -228,7 +228,7 @@ def test_labels_of_every_type(kind: str, cancer: tuple[np.ndarray, np.ndarray]) 
 
 
 class FitsBoth(CalibratedClassifier):
-    """Fits the classifier first, since scikit-learn's checks bring records of their own."""
+    """Fits the classifier first, since scikit-learn's checks use their own records."""
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> Self:
         self.estimator = clone(self.estimator).fit(X, y)

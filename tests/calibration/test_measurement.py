@@ -88,13 +88,13 @@ def coverage(stretch, truth, n=300, trials=40):
     rng = np.random.default_rng(3)
     held = 0
     for _ in range(trials):
-        built = made_top(n, stretch, rng)
+        built = make_top_label(n, stretch, rng)
         result = measure(built, figures=["ece"], replicates=60, rng=rng)["ece"]
         held += result.low <= truth <= result.high
     return held / trials
 
 
-def made_top(n, stretch, rng):
+def make_top_label(n, stretch, rng):
     """Two classes, the second predicted with a confidence that is too high by a stretch."""
     p = rng.uniform(0.5, 1, n)
     odds = np.log(p / (1 - p)) / stretch
@@ -123,14 +123,16 @@ def test_intervals_hold_the_true_error_more_precisely(stretch, n):
 
 def test_a_perfect_classifier_stands_on_its_floor():
     rng = np.random.default_rng(1)
-    result = measure(made_top(500, 1.0, rng), figures=["ece", "ks"], replicates=100, rng=rng)
+    result = measure(
+        make_top_label(500, 1.0, rng), figures=["ece", "ks"], replicates=100, rng=rng
+    )
     for name in ("ece", "ks"):
         floor = result.floors[name]
         assert floor.low <= result[name].value <= floor.high and result[name].low == 0.0
     # The floor is what perfect classifiers show on average.
-    printed = np.mean([calibration.ece(made_top(500, 1.0, rng)) for _ in range(100)])
+    printed = np.mean([calibration.ece(make_top_label(500, 1.0, rng)) for _ in range(100)])
     assert result.floors["ece"].value == pytest.approx(printed, rel=0.15)
-    wrong = measure(made_top(500, 4.0, rng), figures=["ece"], replicates=100, rng=rng)
+    wrong = measure(make_top_label(500, 4.0, rng), figures=["ece"], replicates=100, rng=rng)
     assert wrong["ece"].low > wrong.floors["ece"].high
 
 

@@ -24,7 +24,7 @@ from veracal.queries import Public
 BUDGET = Budget(3.0, 1e-5)
 
 
-def made(n: int, k: int, sharp: float, inverse: float, rng) -> Scores:
+def make_scores(n: int, k: int, sharp: float, inverse: float, rng) -> Scores:
     """Scores that are right at an inverse temperature, in expectation."""
     logits = sharp * rng.normal(size=(n, k))
     chances = softmax(logits, axis=1).cumsum(axis=1)
@@ -42,7 +42,7 @@ def gap(scores: Scores, log_inverse: float) -> float:
 )
 def test_errors_are_those_of_simulated_fits(n, k, sharp, inverse) -> None:
     rng = np.random.default_rng(0)
-    scores = made(n, k, sharp, inverse, rng)
+    scores = make_scores(n, k, sharp, inverse, rng)
     accuracy = float(scores.correct.mean())
     plan = plan_temperatures(n, k, BUDGET, accuracy=accuracy)
     root = brentq(lambda u: gap(scores, u), -3, 3)
@@ -67,7 +67,7 @@ def test_the_error_is_the_noise_of_the_last_answer() -> None:
 
 def test_the_slope_of_the_curve_is_the_derivative_of_confidence() -> None:
     for k, sharp in ((2, 2.0), (2, 5.0), (10, 2.0), (10, 5.0)):
-        scores = made(20_000, k, sharp, 1.0, np.random.default_rng(1))
+        scores = make_scores(20_000, k, sharp, 1.0, np.random.default_rng(1))
         root = brentq(lambda u, s=scores: gap(s, u), -3, 3)
         slope = (gap(scores, root - 0.01) - gap(scores, root + 0.01)) / 0.02
         assert 0.5 < confidence_slope(float(scores.correct.mean()), k) / slope < 2
@@ -152,7 +152,7 @@ def test_two_temperatures_where_there_is_enough_for_them(n, epsilon, relation, u
 
 
 def test_two_temperatures_do_better_from_there_on() -> None:
-    """On scores that one temperature does not repair."""
+    """On scores that one temperature cannot recalibrate."""
     rng = np.random.default_rng(2)
     scores = bent(6_000, rng)
     enough = MIN_RECORDS_TIMES_EPSILON / len(scores)
@@ -164,7 +164,7 @@ def test_two_temperatures_do_better_from_there_on() -> None:
 
 
 def bent(n: int, rng) -> Scores:
-    """Scores of five classes, unsure where they should be surer and the other way round."""
+    """Scores of five classes, underconfident for some records and overconfident for others."""
     logits = 2 * rng.normal(size=(n, 5))
     p = TwoTemperatures(1.6, 0.9).transform(Scores.from_logits(logits)).probabilities
     labels = (p.cumsum(axis=1) > rng.uniform(size=(n, 1))).argmax(axis=1)
@@ -173,7 +173,7 @@ def bent(n: int, rng) -> Scores:
 
 def test_the_error_of_two_is_that_of_simulated_fits() -> None:
     rng = np.random.default_rng(0)
-    scores = made(20_000, 5, 3.0, 0.7, rng)
+    scores = make_scores(20_000, 5, 3.0, 0.7, rng)
     plan = plan_temperatures(20_000, 5, Budget(4.0, 1e-6))
     assert plan.temperatures == 2 and "two temperatures" in plan.text()
     best = PrivateTwoTemperatures(epsilon=1.0).fit(Public(scores)).transform(scores)
@@ -198,9 +198,9 @@ def test_the_share_of_two_is_the_least_that_keeps_the_error_too() -> None:
 
 
 def test_one_temperature_does_better_below() -> None:
-    """On scores that one temperature repairs, and hardly any budget."""
+    """On scores that one temperature recalibrates, with hardly any budget."""
     rng = np.random.default_rng(5)
-    scores = made(1_500, 5, 3.0, 0.6, rng)
+    scores = make_scores(1_500, 5, 3.0, 0.6, rng)
     one, two = (
         [ece(m(epsilon=0.1).fit(Quick(scores, rng)).transform(scores)) for _ in range(60)]
         for m in (PrivateTemperature, PrivateTwoTemperatures)

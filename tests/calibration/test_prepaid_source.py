@@ -25,7 +25,7 @@ PRICE = 250_000
 ONE = laplace_event(COUNTS, PRICE, "add-remove")
 
 
-def paid(event=ONE, **more) -> PrepaidSource:
+def prepaid_source(event=ONE, **more) -> PrepaidSource:
     return PrepaidSource(SCORES, event, **more)
 
 
@@ -42,7 +42,7 @@ def test_the_list_of_noises_is_what_the_event_says() -> None:
 
 
 def test_every_noise_is_answered_once_and_no_more() -> None:
-    source, watched = paid(Repeated(ONE, 2)), CountingQuery(COUNTS)
+    source, watched = prepaid_source(Repeated(ONE, 2)), CountingQuery(COUNTS)
     for request in ("a", "b"):
         result = ask(source, watched, request=request)
         assert result.private and result.event == ONE and result.micro_epsilon == PRICE
@@ -58,7 +58,7 @@ def test_every_noise_is_answered_once_and_no_more() -> None:
     ids=["dearer", "cheaper", "other question", "almost free"],
 )
 def test_what_was_not_announced_is_refused_before_a_record_is_read(query, price) -> None:
-    source, watched = paid(), CountingQuery(query)
+    source, watched = prepaid_source(), CountingQuery(query)
     with pytest.raises(BudgetError):
         ask(source, watched, price)
     assert not watched.seen
@@ -67,7 +67,7 @@ def test_what_was_not_announced_is_refused_before_a_record_is_read(query, price)
 
 def test_laplace_noise_does_not_pay_for_gaussian_noise() -> None:
     slope = TemperatureGradient(0.5)
-    source = paid(gaussian_event(slope, 4.0, "add-remove"))
+    source = prepaid_source(gaussian_event(slope, 4.0, "add-remove"))
     assert isinstance(source, GaussianSource)
     for refused in (
         lambda: ask(source),
@@ -81,18 +81,18 @@ def test_laplace_noise_does_not_pay_for_gaussian_noise() -> None:
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
-    source, watched = paid(), CountingQuery(COUNTS)
+    source, watched = prepaid_source(), CountingQuery(COUNTS)
     first = ask(source, watched)
     assert all(ask(source, watched) == first for _ in range(5))
     assert len(watched.seen) == 1
-    named = paid(Repeated(ONE, 2))
+    named = prepaid_source(Repeated(ONE, 2))
     assert ask(named, request="x") == ask(named, request="x")
     with pytest.raises(ConflictError):
         ask(named, CountingQuery(COUNTS), request="x")
 
 
 def test_a_failure_stays_paid() -> None:
-    source, broken = paid(), CountingQuery(COUNTS, fails=True)
+    source, broken = prepaid_source(), CountingQuery(COUNTS, fails=True)
     with pytest.raises(RuntimeError):
         ask(source, broken, request="fails")
     with pytest.raises(AnswerError):
@@ -103,14 +103,14 @@ def test_a_failure_stays_paid() -> None:
 
 
 def test_copies_are_rejected() -> None:
-    source = paid()
+    source = prepaid_source()
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="charged once"):
             duplicate(source)
 
 
 def test_of_many_who_ask_at_once_one_is_answered() -> None:
-    source, got, gate = paid(), [], threading.Barrier(8)
+    source, got, gate = prepaid_source(), [], threading.Barrier(8)
 
     def one(i):
         gate.wait()
@@ -129,10 +129,10 @@ def test_noise_covers_all_rows_of_a_unit() -> None:
     unit = Unit("patient", max_contributions=4)
     event = laplace_event(COUNTS, PRICE, "add-remove", unit)
     assert event.noise == 4 * ONE.noise
-    result = ask(paid(event, unit=unit))
-    assert result.noise_std == pytest.approx(4 * ask(paid()).noise_std, rel=0.01)
+    result = ask(prepaid_source(event, unit=unit))
+    assert result.noise_std == pytest.approx(4 * ask(prepaid_source()).noise_std, rel=0.01)
     with pytest.raises(BudgetError):
-        ask(paid(ONE, unit=unit))
+        ask(prepaid_source(ONE, unit=unit))
 
 
 @pytest.mark.parametrize("rng", [None, np.random.default_rng(5)], ids=["secret", "repeatable"])
@@ -168,10 +168,12 @@ def test_gaussian_noise_has_the_announced_spread(rng) -> None:
 
 
 def test_a_repeatable_generator_repeats_and_is_not_private() -> None:
-    first, second = (ask(paid(rng=np.random.default_rng(3))) for _ in range(2))
+    first, second = (ask(prepaid_source(rng=np.random.default_rng(3))) for _ in range(2))
     assert first == second and not first.private
-    assert ask(paid()).units != first.units or ask(paid()).units != first.units
+    assert (
+        ask(prepaid_source()).units != first.units or ask(prepaid_source()).units != first.units
+    )
 
 
 def test_it_shows_no_record() -> None:
-    assert repr(paid(Repeated(ONE, 3))) == "PrepaidSource('scores', 3 answers left)"
+    assert repr(prepaid_source(Repeated(ONE, 3))) == "PrepaidSource('scores', 3 answers left)"

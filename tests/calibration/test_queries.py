@@ -195,7 +195,7 @@ def test_both_gaps_add_up_to_the_gap_and_cost_as_much(scores):
 
 @pytest.mark.parametrize("k", [2, 50])
 def test_slopes_have_the_bounds_that_are_said(k):
-    """At the worst all others are alike: p (1 - p) log(p (k - 1) / (1 - p))."""
+    """In the worst case all others are equal: p (1 - p) log(p (k - 1) / (1 - p))."""
     p = np.linspace(1 / k, 1, 2_000, endpoint=False)
     rest = ((1 - p) / (k - 1))[:, None] * np.ones(k - 1)
     worst = Scores.from_probabilities(np.hstack([p[:, None], rest]), np.zeros(2_000, int))
@@ -274,7 +274,9 @@ def test_the_other_sensitivities():
 
 def test_a_gap_that_changes_sign_within_a_wide_bin_is_within_its_sensitivity():
     unsure, sure = [0.0, 0.0], [1000.0, 0.0]
-    pool = Scores.from_logits([unsure, sure], [0, 1])  # right and unsure, wrong and sure
+    pool = Scores.from_logits(
+        [unsure, sure], [0, 1]
+    )  # correct with low confidence, wrong with high confidence
     check_neighbors(BinnedGap(Bins(1)), pool, 0)
     check_neighbors(BinnedGap(Bins(2)), pool, 0)
 
@@ -285,7 +287,7 @@ def test_absolute_gaps_attain_their_sensitivity():
     sure, unsure = 1000.0 * np.eye(20)[0], np.zeros(20)
     rows = np.stack([sure] * 3 + [unsure] * 30 + [sure, unsure])
     pool = Scores.from_logits(rows, [1] * 34 + [0])
-    # From wrong and sure to right and unsure, among others that were wrong in both bins.
+    # From wrong with high confidence to correct with low, among others wrong in both bins.
     kept = np.arange(34)
     pair = [
         AbsoluteGaps().evaluate(pool.take(rows)) for rows in (kept, np.append(kept[:-1], 34))
@@ -418,7 +420,7 @@ def test_mapped_questions_about_different_maps_are_different_questions():
 
 
 def test_a_record_is_mapped_independently_of_others_to_the_last_bit(rng):
-    """A matrix product by BLAS is other in its last bit where a row stands alone."""
+    """A BLAS matrix product may differ in its last bit for a single row."""
 
     def last_bit(scores):
         return np.ascontiguousarray(scores.values[:, 0]).view(np.int64) & 1

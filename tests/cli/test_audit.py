@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.cli.made import table, write, write_model
+from tests.cli.sample_tables import table, write, write_model
 from veracal.artifact import PrivateClassifier
 from veracal.cli.audit import expand_lists
 from veracal.data import load, scan_rows

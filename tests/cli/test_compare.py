@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.made import write_model
+from tests.cli.sample_tables import write_model
 from veracal import calibration
 from veracal.artifact import PrivateClassifier
 from veracal.cli._artifacts import labeled_scores

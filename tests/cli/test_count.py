@@ -65,7 +65,9 @@ def test_the_default_ledger_of_the_data_set_pays(run):
     ledger = open_ledger(default_ledger_path("breast-cancer"), Budget(1.0))
     code, first, _ = run(*words)
     assert code == 0 and f"0.75 left in {ledger.path.name}" in first
-    assert run(*words, "--ledger", "breast-cancer")[1] == first  # a data set stands for its own
+    assert (
+        run(*words, "--ledger", "breast-cancer")[1] == first
+    )  # a data set names its own ledger
     assert len(ledger.entries()) == 1
 
 

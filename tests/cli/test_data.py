@@ -245,7 +245,7 @@ def test_show_loses_nothing_in_a_terminal(tmp_path):
 
 
 def in_terminal(width: int, *words: str) -> str:
-    """What somebody sees in a terminal so wide."""
+    """The output in a terminal of a given width."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     code = "from veracal.cli import main; main()"

@@ -1,4 +1,4 @@
-"""`veracal evaluate` measures anybody's predictions, and says what may be shown."""
+"""`veracal evaluate` measures any predictions, and states what may be published."""
 
 import json
 import re

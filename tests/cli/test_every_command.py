@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import typer
 
-from tests.cli.made import table, write
+from tests.cli.sample_tables import table, write
 from veracal.cli import app
 from veracal.ledger import Ledger
 

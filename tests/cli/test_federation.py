@@ -214,7 +214,7 @@ def test_status_detects_a_missing_history(run, tmp_path):
 
 
 def ask_counts(made: LocalFederation, micro_epsilon: int) -> None:
-    """Ask all hospitals for one thing, and write it into the coordinator's history."""
+    """Send one query to all hospitals, and record it in the coordinator's history."""
     key = PrivateKey.read(made.study / "coordinator.pem")
     servers = [open_source(hospital.source) for hospital in made.hospitals]
     transport = LocalTransport({server.terms.source: server.reply for server in servers})

@@ -10,7 +10,7 @@ from unittest import mock
 import polars as pl
 import pytest
 
-from tests.cli.made import SCHEMA, write
+from tests.cli.sample_tables import SCHEMA, write
 from veracal.artifact import PrivateClassifier
 from veracal.ledger import Ledger
 from veracal.report.results import Results
@@ -51,7 +51,7 @@ def visits(tmp_path):
     return tmp_path
 
 
-def left(folder):
+def list_files(folder):
     """Names of what is in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
@@ -115,9 +115,9 @@ def test_without_a_schema_the_printed_command_drafts_one(run, tmp_path):
     write(tmp_path)
     (tmp_path / "visits.toml").unlink()
     (tmp_path / "visits.csv").rename(tmp_path / "my visits.csv")
-    before = left(tmp_path)
+    before = list_files(tmp_path)
     code, out, err = run("fit", "my visits.csv", "--target", "back", "--epsilon", "3")
-    assert code == 2 and not out and left(tmp_path) == before
+    assert code == 2 and not out and list_files(tmp_path) == before
     sentences = err.splitlines()[0]
     assert sentences.count(". ") == 2 and "public knowledge" in sentences
     assert run(*shlex.split(err.splitlines()[1])[1:])[0] == 0
@@ -169,10 +169,10 @@ def test_options_override_the_config(run, visits):
     ],
 )
 def test_wrong_usage_exits_with_2_and_writes_nothing(run, visits, words, said):
-    before = left(visits)
+    before = list_files(visits)
     code, out, err = run(*words)
     assert code == 2 and not out and said in re.sub(r"\s*│\s*", " ", err)
-    assert left(visits) == before
+    assert list_files(visits) == before
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_wrong_usage_exits_with_2_and_writes_nothing(run, visits, words, said):
     ],
 )
 def test_foreseen_errors_exit_with_1_and_one_line(run, visits, words, said):
-    before = left(visits)
+    before = list_files(visits)
     code, out, err = run(*words)
     assert code == 1 and not out and said in err and len(err.splitlines()) == 1
-    assert err.startswith("error: ") and left(visits) == before
+    assert err.startswith("error: ") and list_files(visits) == before
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_undeclared_values_are_an_error(run, visits, change, said):
         table.drop("back").write_csv("visits.csv")
     else:
         Path("visits.toml").write_text(SCHEMA.replace('["no", "yes"]', '["no"]'))
-    before = left(visits)
+    before = list_files(visits)
     code, out, err = run(*FIT)
     assert code == 1 and not out and said in err and len(err.splitlines()) == 1
-    assert left(visits) == before
+    assert list_files(visits) == before
 
 
 def test_other_commands_read_a_network(run, tmp_path):
@@ -262,7 +262,7 @@ def test_a_network_that_cannot_be_trained_leaves_nothing(run, tmp_path, old, new
     Path("network.toml").write_text(NETWORK.replace(old, new))
     actual, out, err = run("fit", "--config", "network.toml", "--out", "model")
     assert actual == code and not out and said in re.sub(r"\s*│\s*", " ", err)
-    assert left(tmp_path) == ["network.toml"]  # no model, and no ledger that was charged
+    assert list_files(tmp_path) == ["network.toml"]  # no model, and no ledger that was charged
 
 
 def test_a_stopped_fit_leaves_no_model_and_resumes(run, visits):
@@ -306,10 +306,10 @@ def test_a_unit_without_a_bound_is_an_error(run, visits):
     pl.read_csv("visits.csv").with_row_index("who").write_csv("visits.csv")
     declared = SCHEMA.replace("[columns.age]", '[columns.who]\nkind = "unit"\n\n[columns.age]')
     Path("visits.toml").write_text(declared)
-    before = left(visits)
+    before = list_files(visits)
     code, out, err = run(*FIT, "--out", "model")
     assert code == 1 and not out and "max_contributions = … under [columns.who]" in err
-    assert len(err.splitlines()) == 1 and left(visits) == before
+    assert len(err.splitlines()) == 1 and list_files(visits) == before
 
 
 @pytest.mark.parametrize("what", ["run", "reservation"])

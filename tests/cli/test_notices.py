@@ -1,4 +1,4 @@
-"""Whoever holds the records hears of new individuals before a charge, and nobody else does."""
+"""Only the data holder is told of new individuals, before a charge."""
 
 import io
 import json
@@ -92,7 +92,7 @@ def test_fit_reports_respelled_ids_before_its_charge(run, ledger, spelling, new,
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    for _ in range(2):  # the second attempt is told as much as the first
+    for _ in range(2):  # the second attempt gets the same notice as the first
         with monkeypatch.context() as patch:
             patch.setattr("veracal.workflow.charging.DataAccount.charge", interrupt)
             code, out, err = run(*FIT, "--version", "2", "--out", "other")
@@ -205,7 +205,7 @@ def test_an_enrollment_reports_new_units_before_it_is_accepted(enroll, ledger, m
 
 
 def test_an_enrollment_by_another_id_column_is_rejected(enroll, run, ledger):
-    """By another column each individual is somebody else, and draws another partition."""
+    """By another column each individual has another id, and draws another partition."""
     kept = store(ledger)
     other = SCHEMA.replace("[columns.who]", "[columns.bed]")
     Path("other.toml").write_text(other)
@@ -248,7 +248,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def at_terminal(monkeypatch):
-    """Runs a fit at a terminal, and answers what it asks."""
+    """Runs a fit at a terminal, and answers its prompts."""
     monkeypatch.setenv("TERM", "dumb")
 
     def command(answer: str) -> tuple[int, str]:
@@ -266,7 +266,7 @@ def at_terminal(monkeypatch):
 
 
 def test_a_terminal_asks_for_confirmation_if_most_units_are_new(ledger, at_terminal):
-    """The charge would follow before anybody has read the figures."""
+    """The charge would follow before the data holder has read the figures."""
     write_table("p{}")
     head, kept = ledger.head, store(ledger)
     code, reported = at_terminal("n\n")

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.cli.made import table, write_model
+from tests.cli.sample_tables import table, write_model
 from veracal.artifact import PrivateClassifier
 from veracal.data import Schema, load, scan_rows
 from veracal.data.builtin import SCHEMAS

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.cli.made import table, write
+from tests.cli.sample_tables import table, write
 from veracal.artifact import PrivateClassifier
 from veracal.data import Dataset, Schema, load
 from veracal.training import (

@@ -28,7 +28,7 @@ LEDGER = ["--ledger", "study.ledger"]
 QUICK = ["--replicates", "0"]
 
 
-def made(factor, n=N, k=3, seed=0):
+def make_logits(factor, n=N, k=3, seed=0):
     """Logits that are ``factor`` times too large, and labels."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, k)) * 2
@@ -37,7 +37,7 @@ def made(factor, n=N, k=3, seed=0):
 
 @pytest.fixture
 def predictions():
-    logits, labels = made(2.0)
+    logits, labels = make_logits(2.0)
     sexes = np.array(["f", "m"])[np.arange(N) % 2]
     np.savez("p.npz", logits=logits, labels=labels, sex=sexes)
     return "p.npz"
@@ -161,7 +161,7 @@ def test_a_map_that_helps_is_kept(fitted):
 
 
 def test_a_map_that_does_harm_is_not_kept(run, predictions, monkeypatch):
-    """The fit is made to find a map that leaves no confidence; the guard is the real one."""
+    """The fit is forced to return a map without confidence; the guard is the real one."""
     fit = PrivateTemperature._fit
     monkeypatch.setattr(
         PrivateTemperature,
@@ -264,7 +264,7 @@ def test_noise_for_figures_beside_gaussian_steps_is_in_the_total(fitted):
 
 
 def test_the_ledger_says_whom_to_protect(run):
-    logits, labels = made(2.0)
+    logits, labels = make_logits(2.0)
     np.savez("u.npz", logits=logits, labels=labels, who=np.arange(N) // 3)
     words = ["recalibrate", "u.npz", "--unit", "who", "--epsilon", "5"]
     code, out, _ = run(*words)

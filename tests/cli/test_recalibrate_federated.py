@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.cli.federation_made import NAMES, federation, model, server
+from tests.cli.sample_federation import NAMES, federation, model, server
 from veracal.artifact import LedgerHead, PrivateClassifier
 from veracal.artifact.storage import read_manifest
 from veracal.calibration import Identity, load_map
@@ -30,23 +30,23 @@ WORDS = ["recalibrate", "m", "--sources", "study/federation.toml", "--epsilon", 
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
-    """A model and a federation, which tests get copies of."""
+def prepared(tmp_path_factory):
+    """A model and a federation, which tests copy."""
     root = tmp_path_factory.mktemp("federation")
     federation(root / "study", model(root / "m"), deadline=1.0)
     return root
 
 
 @pytest.fixture(autouse=True)
-def place(made, tmp_path):
+def place(prepared, tmp_path):
     for name in ("m", "study"):
-        shutil.copytree(made / name, tmp_path / name)
+        shutil.copytree(prepared / name, tmp_path / name)
     return tmp_path
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Hospitals of this process reply at once: what is tested here is not their deadline.
+    """Hospitals of this process reply at once: their deadline is not tested here.
 
     Those of a process that a test starts keep theirs.
     """
@@ -162,8 +162,10 @@ def test_another_model_is_refused_and_the_sources_named(run):
     assert "than that of North, South, West [red]" in err
 
 
-def test_who_cannot_pay_is_named_or_left_out_uncharged(run, made, tmp_path):
-    federation(tmp_path / "poor", made / "m", deadline=1.0, epsilon=3.0, more="min_sources = 2")
+def test_who_cannot_pay_is_named_or_left_out_uncharged(run, prepared, tmp_path):
+    federation(
+        tmp_path / "poor", prepared / "m", deadline=1.0, epsilon=3.0, more="min_sources = 2"
+    )
     words = ["recalibrate", "m", "--sources", "poor/federation.toml", "--map-out", "a.json"]
     code, _, err = run(*words, "--epsilon", "4")
     assert code == 1
@@ -257,7 +259,7 @@ def test_a_silent_hospital_ends_it_and_it_goes_on_or_without_it(run, monkeypatch
 
 
 def by_files(folder):
-    """The same list, with files that somebody carries."""
+    """The same list, with files that are carried by hand."""
     path = folder / "federation.toml"
     text = path.read_text().replace(
         'kind = "local"', 'kind = "files"\nrequests = "out"\nanswers = "in"'

@@ -47,7 +47,7 @@ def test_each_institution_pays_from_its_own_ledger(run, tmp_path):
     mapped, before = load_scores("c.npz"), load_scores("p.csv")
     assert calibration.ece(mapped) < calibration.ece(before) / 2
     again = json.loads(run(*words, "--force", "--map-out", "m.json", "--out", "c.npz")[1])
-    assert again == result  # from the ledgers, for nothing
+    assert again == result  # from the ledgers, at no cost
 
 
 def test_whoever_is_silent_is_named(run):
@@ -74,7 +74,7 @@ def test_the_ledger_of_the_file_pays_too(run, tmp_path):
     assert ledger.spent().epsilon == 1
     code, out, err = run(*WORDS, "--epsilon", "1", "--method", "binning")
     assert code == 1 and not out and "no record was read" in err
-    assert ledger.spent().epsilon == 1 and not folder.exists()  # nobody was asked
+    assert ledger.spent().epsilon == 1 and not folder.exists()  # no source was queried
     ledger.extend(epsilon=1.0)
     words = [*WORDS, "--epsilon", "1", "--method", "binning", "--json"]
     first = json.loads(run(*words)[1])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.made import write, write_model
+from tests.cli.sample_tables import write, write_model
 from veracal.ledger import Ledger
 from veracal.report.results import Results
 

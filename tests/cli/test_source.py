@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.made import write, write_model
+from tests.cli.sample_tables import write, write_model
 from veracal.accounting import Budget
 from veracal.artifact import PrivateClassifier
 from veracal.data import Scores, load, save_scores

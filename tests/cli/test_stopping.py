@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from tests.cli.made import write
+from tests.cli.sample_tables import write
 from veracal.artifact import PrivateClassifier
 from veracal.data import scan
 from veracal.ledger import Ledger
@@ -55,7 +55,7 @@ def command(tmp_path):
     return words
 
 
-def left(folder):
+def list_output(folder):
     """Names of what a run has left in a folder, but for the files of its ledger."""
     given = {"visits.csv", "visits.toml", "run.toml", "cache"}
     names = {path.name for path in folder.iterdir()} - given
@@ -72,7 +72,7 @@ def test_control_c_during_training(command, tmp_path):
     _, err = process.communicate(timeout=240)
     assert process.returncode == 1 and "Repeat the command" in err
     assert len(err.splitlines()) == 1 and "Traceback" not in err
-    assert left(tmp_path) == set()
+    assert list_output(tmp_path) == set()
     pending = Ledger("model.ledger").pending()  # the same command takes it up
     assert [entry.purpose for entry in pending] == ["training and map"]
 
@@ -100,7 +100,7 @@ def test_a_full_disk_for_the_ledger(command, tmp_path):
     done = subprocess.run(command(5), capture_output=True, text=True, preexec_fn=limited(8_000))
     assert done.returncode == 1 and not done.stdout
     assert "has free space" in done.stderr and len(done.stderr.splitlines()) == 1
-    assert left(tmp_path) == set()
+    assert list_output(tmp_path) == set()
 
 
 def test_a_full_disk_for_the_report(run, command, tmp_path):
@@ -111,7 +111,7 @@ def test_a_full_disk_for_the_report(run, command, tmp_path):
     assert done.returncode == 1 and not done.stdout
     assert "expected a writable folder" in done.stderr and "repeat the command" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert left(tmp_path) == set()
+    assert list_output(tmp_path) == set()
     before = Ledger("model.ledger").head
     paid = ("--out", "model", "--ledger", "model.ledger")
     code, _, _ = run("fit", "--config", "run.toml", *paid)
@@ -129,7 +129,7 @@ def test_a_table_that_is_deleted_before_it_is_read(run, command, tmp_path):
     with mock.patch("veracal.data.loading.scan", vanishing):
         code, out, err = run("fit", "--config", "run.toml", "--out", "model")
     assert code == 1 and not out and len(err.splitlines()) == 1 and "visits.csv" in err
-    assert left(tmp_path) == set()
+    assert list_output(tmp_path) == set()
 
 
 def test_a_read_only_folder(run, command, tmp_path, monkeypatch):
@@ -144,4 +144,4 @@ def test_a_read_only_folder(run, command, tmp_path, monkeypatch):
     words = ("--config", "run.toml", "--out", "locked/model", "--ledger", "here.ledger")
     code, out, err = run("fit", *words)
     assert code == 1 and not out and "no permission" in err and len(err.splitlines()) == 1
-    assert left(tmp_path) == {"locked"} and list(Path("locked").iterdir()) == []
+    assert list_output(tmp_path) == {"locked"} and list(Path("locked").iterdir()) == []

@@ -1,4 +1,4 @@
-"""Work that is stopped ends with its closing line, wherever a signal meets it."""
+"""Interrupted work ends with its closing line, whenever the signal arrives."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def handlers():
 
 @pytest.fixture
 def hog():
-    """Another process that leaves the processor to nobody."""
+    """Another process that keeps the processor busy."""
     process = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
     yield
     process.kill()
@@ -62,7 +62,7 @@ def test_a_signal_after_the_first_line_leads_to_the_closing_line(number, hog, ca
 
 
 def test_a_signal_during_an_import_leads_to_the_closing_line(tmp_path, monkeypatch, capsys):
-    """An exception would meet the code of a data class and change the exit code."""
+    """An exception would be raised in the code of a data class and change the exit code."""
     (tmp_path / "late_module.py").write_text(LATE)
     monkeypatch.syspath_prepend(str(tmp_path))
 

@@ -331,7 +331,7 @@ def test_a_long_list_of_columns_says_that_it_goes_on(tmp_path):
 
 
 def test_classes_that_are_written_as_marks_are_classes(tmp_path: Path) -> None:
-    """As in credit approval, where - stands for refused; ? stays a mark."""
+    """As in credit approval, where - means refused; ? stays a mark."""
     path = tmp_path / "credit.csv"
     path.write_text("age,class\n30,+\n40,-\n?,-\n50,+\n")
     schema = accepted(draft(path, target="class").text)

@@ -188,7 +188,7 @@ def test_unknown_groups_and_levels(scores: Scores, rng: np.random.Generator) -> 
 
 
 def test_intersections_with_equal_names_are_refused(rng: np.random.Generator) -> None:
-    """Else "a & b" and "c" would meet "a" and "b & c", and one would hide the other."""
+    """Otherwise "a & b" and "c" would equal "a" and "b & c", and one would hide the other."""
     groups = {
         "p": Group(np.array([0, 0, 1, 1]), ("a & b", "a")),
         "q": Group(np.array([0, 1, 0, 1]), ("c", "b & c")),

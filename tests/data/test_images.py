@@ -34,15 +34,15 @@ def encoded(array, format="PNG"):
     return file.getvalue()
 
 
-def picture(seed, shape=(4, 6, 3)):
+def make_image(seed, shape=(4, 6, 3)):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
 PICTURES = {
-    "train/dog/7_1.png": picture(0),
-    "train/cat/9_1.png": picture(1),
-    "train/kitten/7_2.png": picture(2),
-    "test/cat/3_1.png": picture(3),
+    "train/dog/7_1.png": make_image(0),
+    "train/cat/9_1.png": make_image(1),
+    "train/kitten/7_2.png": make_image(2),
+    "test/cat/3_1.png": make_image(3),
 }
 FILES = {name: encoded(array) for name, array in PICTURES.items()}
 
@@ -193,7 +193,7 @@ def test_every_image_has_a_unit(store):
 
     with pytest.raises(DataError, match=r"dog/2\.png: expected a unit in its name"):
         load_images(
-            store({f"{n}.png": encoded(picture(0)) for n in ("cat/1_1", "dog/2")}), form
+            store({f"{n}.png": encoded(make_image(0)) for n in ("cat/1_1", "dog/2")}), form
         )
 
 
@@ -204,7 +204,7 @@ def test_an_empty_unit_is_none(store):
         DataError, match=r"dog/_2\.png: expected a unit in its name, found none"
     ):
         load_images(
-            store({f"{n}.png": encoded(picture(0)) for n in ("cat/1_1", "dog/_2")}), form
+            store({f"{n}.png": encoded(make_image(0)) for n in ("cat/1_1", "dog/_2")}), form
         )
 
 
@@ -251,7 +251,7 @@ def one(store, data, **changes):
 
 
 def test_grey_is_luma(store):
-    color = picture(5)
+    color = make_image(5)
 
     gray = one(store, encoded(color), mode="gray")
 
@@ -261,7 +261,7 @@ def test_grey_is_luma(store):
 
 
 def test_grey_images_become_color_by_repetition(store):
-    gray = picture(5, (4, 6))
+    gray = make_image(5, (4, 6))
 
     np.testing.assert_array_equal(one(store, encoded(gray)), np.repeat(gray[..., None], 3, 2))
 
@@ -314,11 +314,11 @@ def test_deep_images_of_other_formats_are_refused(store):
 
 def test_other_sizes_are_refused_unless_declared(store):
     with pytest.raises(DataError, match="4 × 6 pixels, as declared, found 8 × 12"):
-        one(store, encoded(picture(0, (8, 12, 3))))
+        one(store, encoded(make_image(0, (8, 12, 3))))
 
 
 def test_stretching_scales_each_side_on_its_own(store):
-    square = picture(0, (12, 12, 3))
+    square = make_image(0, (12, 12, 3))
     scaled = Image.fromarray(square).resize((6, 4), Image.Resampling.BILINEAR)
 
     image = one(store, encoded(square), resize="stretch")
@@ -328,7 +328,7 @@ def test_stretching_scales_each_side_on_its_own(store):
 
 def test_cropping_is_scaling_and_then_cutting_both_ends_alike(store):
     """12 × 30 pixels become 4 × 10; the middle six columns stay."""
-    wide = picture(0, (12, 30, 3))
+    wide = make_image(0, (12, 30, 3))
     scaled = np.asarray(Image.fromarray(wide).resize((10, 4), Image.Resampling.BILINEAR))
 
     np.testing.assert_array_equal(one(store, encoded(wide), resize="crop"), scaled[:, 2:8])
@@ -376,12 +376,12 @@ def png_of_size(width, height, *, depth=8, kind=2, data=b"\0" * 100):
         (PNG[:40], "expected a complete .* image"),
         (PNG[:-40], "expected a complete PNG image, found damage"),
         (
-            encoded(picture(0, (64, 64, 3)), "JPEG")[:-600],
+            encoded(make_image(0, (64, 64, 3)), "JPEG")[:-600],
             "expected a complete JPEG image, found damage",
         ),
         (png_of_size(6, 40), "expected a complete PNG image, found damage"),
-        (encoded(picture(0), "BMP"), "expected a complete JPEG or PNG image"),
-        (encoded(picture(0), "GIF"), "expected a complete JPEG or PNG image"),
+        (encoded(make_image(0), "BMP"), "expected a complete JPEG or PNG image"),
+        (encoded(make_image(0), "GIF"), "expected a complete JPEG or PNG image"),
     ],
     ids=["text", "cut head", "cut png", "cut jpeg", "few pixels", "bmp", "gif"],
 )
@@ -433,7 +433,7 @@ def test_limits_on_memory_rows_and_members_hold(store):
 
 
 def test_whatever_byte_breaks_the_error_is_ours(store, rng):
-    data = encoded(picture(0), "JPEG")
+    data = encoded(make_image(0), "JPEG")
     refused = 0
     for place in rng.choice(len(data), 150, replace=False):
         broken = bytearray(data)

@@ -324,7 +324,7 @@ def test_row_groups_are_measured_before_they_are_read(tmp_path: Path) -> None:
 
 
 def test_ignored_columns_are_not_read(tmp_path: Path) -> None:
-    """Not even looked at: a schema could not read such a type."""
+    """Not even read: a schema could not read such a type."""
     path = tmp_path / "i.parquet"
     FRAME.with_columns(note=pl.Series([date(2020, 1, 1)] * 4)).write_parquet(path)
     assert load(path, schema=SCHEMA).X[:].tolist() == EXPECTED

@@ -1,4 +1,4 @@
-"""A row's score is its own, whatever stands around it."""
+"""A row's score depends on that row alone."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from veracal.data.scoring import (
 SYNTHETIC = np.random.default_rng(1).normal(size=(4, 3))
 
 
-def honest(rows):
+def cumulative(rows):
     return np.cumsum(rows, axis=1)
 
 
@@ -25,11 +25,11 @@ def by_sign_of_zero(rows):
     return np.where(np.arange(len(rows))[:, None] % 2, 0.0, -0.0) * np.ones_like(rows)
 
 
-def by_place_or_nothing(rows):
+def nan_except_one_position(rows):
     return np.where(np.arange(len(rows))[:, None] == 2, np.nan, rows)
 
 
-def last_place_rounds_up(rows):
+def round_last_position_up(rows):
     result = rows.copy()
     result[-1] = np.nextafter(result[-1], np.inf)
     return result
@@ -43,7 +43,7 @@ def last_three_added_backwards(rows):
 
 
 def second_by_the_third(rows):
-    """Company that only the row at one place notices, and only beside others."""
+    """Other rows change only the row at one position, and only in a block."""
     result = rows.copy()
     result[1] += 1e-9 * (rows[2] - rows[1])
     return result
@@ -56,9 +56,9 @@ def second_by_the_third(rows):
 @pytest.mark.parametrize(
     ("forward", "places"),
     [
-        (honest, [0, 1, 2, 3]),
-        (last_place_rounds_up, [0, 1, 2]),
-        (by_place_or_nothing, [0, 1, 3]),
+        (cumulative, [0, 1, 2, 3]),
+        (round_last_position_up, [0, 1, 2]),
+        (nan_except_one_position, [0, 1, 3]),
         (by_sign_of_zero, [0, 2]),
         (by_company, [0]),
     ],
@@ -87,9 +87,9 @@ def test_another_order_of_additions_is_noticed(rng):
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 7])
 def test_rows_are_scored_in_their_order_wherever_they_stand(n, rng):
     rows, places = rng.normal(size=(n, 3)), np.array([0, 2])
-    parts = list(score_at_positions(honest, rows, places, np.empty((4, 3))))
+    parts = list(score_at_positions(cumulative, rows, places, np.empty((4, 3))))
     assert [len(part) for part in parts] == [2] * (n // 2) + [1] * (n % 2)
-    np.testing.assert_array_equal(np.concatenate([np.empty((0, 3)), *parts]), honest(rows))
+    np.testing.assert_array_equal(np.concatenate([np.empty((0, 3)), *parts]), cumulative(rows))
 
 
 def test_with_one_place_a_block_holds_one_row_only(rng):
@@ -110,7 +110,7 @@ def test_scores_stay_although_the_block_is_used_again(rng):
 # ---------------------------------------------------------------- networks
 
 
-@pytest.mark.parametrize("forward", [honest, by_company, by_place_or_nothing])
+@pytest.mark.parametrize("forward", [cumulative, by_company, nan_except_one_position])
 @pytest.mark.parametrize("n", [1, 3, 4, 5, 11])
 def test_scores_are_those_of_rows_alone(forward, n, rng):
     rows = rng.normal(size=(n, 3))
@@ -150,7 +150,7 @@ def test_where_rows_mix_each_is_scored_alone(rng):
     assert shapes == [(1, 3)] * 3
 
 
-def added_backwards_at_odd_places(weights):
+def sum_backwards_at_odd_positions(weights):
     def forward(rows):
         sums, backwards = (
             (some[:, :, None] * one).cumsum(axis=1, dtype=np.float32)[:, -1]
@@ -163,11 +163,11 @@ def added_backwards_at_odd_places(weights):
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_few_outputs_do_not_hide_another_order_of_additions(outputs):
-    """One made-up row has the same bits at all places by chance, many have not."""
+    """One synthetic row may have the same bits at all positions by chance, many do not."""
     rng = np.random.default_rng(0)
     synthetic = rng.standard_normal((64, 10)).astype(np.float32)
     forwards = [
-        added_backwards_at_odd_places(rng.standard_normal((10, outputs)).astype(np.float32))
+        sum_backwards_at_odd_positions(rng.standard_normal((10, outputs)).astype(np.float32))
         for _ in range(30)
     ]
     assert any(
@@ -178,8 +178,8 @@ def test_few_outputs_do_not_hide_another_order_of_additions(outputs):
 
 def test_a_single_odd_place_is_noticed(rng):
     synthetic = rng.normal(size=(64, 3))
-    assert all_positions_equivalent(honest, synthetic)
-    assert not all_positions_equivalent(last_place_rounds_up, synthetic)
+    assert all_positions_equivalent(cumulative, synthetic)
+    assert not all_positions_equivalent(round_last_position_up, synthetic)
     assert not all_positions_equivalent(second_by_the_third, synthetic)
 
 
@@ -190,7 +190,7 @@ def test_other_weights_are_tried_too(rng):
         shapes.append(len(rows))
         return np.zeros((len(rows), 2))
 
-    score = score_independently(hides, synthetic, last_place_rounds_up)
+    score = score_independently(hides, synthetic, round_last_position_up)
     shapes.clear()
     score(rng.normal(size=(3, 3)))
     assert shapes == [1, 1, 1]
@@ -202,7 +202,7 @@ def test_blocks_lie_at_multiples_of_64_bytes():
 
     def noted(rows):
         met.append(rows.ctypes.data % 64)
-        return honest(rows)
+        return cumulative(rows)
 
     room = np.empty(4 * 3 + 1)[1:].reshape(4, 3)  # at 8 or 24 or … bytes behind a multiple
     places = equivalent_positions(noted, SYNTHETIC)

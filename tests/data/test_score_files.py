@@ -337,7 +337,7 @@ def test_a_full_disk_raises_a_data_error(path, rng):
     resource = pytest.importorskip("resource")  # not on Windows
     values = rng.normal(size=(20_000, 3))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # stands for a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))  # simulates a full disk
     try:
         with pytest.raises(DataError, match=r"a place to write, found .*File too large"):
             save_scores(Scores.from_logits(values), path)

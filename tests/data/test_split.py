@@ -53,7 +53,7 @@ def dataset(
 
 
 def places(data: Dataset, **settings: object) -> dict[float, str]:
-    """Part that each row went to."""
+    """Partition of each row."""
     parts = split(data, **settings).parts  # type: ignore[arg-type]
     return {float(x): name for name, part in parts.items() for x in part.X[:, 0]}
 
@@ -79,7 +79,7 @@ def test_the_split_is_bernoulli() -> None:
         len(split(dataset(200), (0.7, 0.2, 0.1), relation="replace-one", fixed_size=True).train)
         for _ in range(5)
     ]
-    assert fixed == [140] * 5  # the close wrong law: no variance at all
+    assert fixed == [140] * 5  # the close wrong distribution: no variance at all
 
 
 def test_a_share_of_zero_gives_no_part() -> None:
@@ -139,7 +139,7 @@ def test_a_row_number_is_no_identity_under_replace_one() -> None:
 
 
 def test_replace_one_wants_a_public_number_of_rows(tmp_path: Path) -> None:
-    """A replacement that is dropped for a missing value would move everybody behind it."""
+    """A replacement that is dropped for a missing value would move all later records."""
     (tmp_path / "t.csv").write_text("x,y\n1,a\n2,b\n")
     dropping = Schema(
         {"x": Number(0, 9, missing="drop"), "y": Target(("a", "b"))}, missing=["?"]
@@ -213,7 +213,7 @@ def test_keyed_draws_are_uniform_and_independent_of_other_records() -> None:
 
 
 def test_a_keyed_split_agrees_with_earlier_versions() -> None:
-    """Who comes back with the key of an old ledger must find the same people in each part."""
+    """The key of an old ledger gives the same individuals in each partition."""
     rng = np.random.default_rng(0)
     X, y = rng.integers(-9, 9, (300, 4)) / 4, rng.integers(0, 12, 300)
     texts = np.array([[f"é{a}", str(b)] for a, b in X[:, :2]], dtype=TEXT)

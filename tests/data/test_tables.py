@@ -32,7 +32,7 @@ def pass_through(data: bytes, step: int) -> bytes:
         'a,b\n"x, y",2\n',
         'a,b\n"say ""hi""",2\r\n"",""\r\n',
         'a,b\n"two\nlines","""quoted"""\n',
-        'a,b\n5" pipe,12"\n',  # marks inside a plain field stand for themselves
+        'a,b\n5" pipe,12"\n',  # quotation marks inside an unquoted field are literal
         'a,b\n"last"',
         'a,b\n"a\rb",1\n',
         '"",""',

@@ -140,7 +140,7 @@ UNITS = replace(JSON, text=("s",), unit="id")
 
 
 def with_ids(*ids):
-    """JSON lines of one sentence each, of these people."""
+    """JSON lines of one sentence each, of these individuals."""
     return "\n".join(
         json.dumps({"s": "a", "label": ("no", "yes")[i % 2], "id": id_})
         for i, id_ in enumerate(ids)

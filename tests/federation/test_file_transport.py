@@ -332,7 +332,7 @@ def test_a_name_that_is_a_path_is_not_opened(name, inbox):
 def test_a_full_outbox_loses_no_answer(server, inbox, outbox):
     (inbox / "a.request").write_bytes(server.request())
     place = outbox / (file_stem("Clinic North", server.request()) + ".answer")
-    place.mkdir()  # stands for whatever keeps a file from being written
+    place.mkdir()  # simulates any failure of a write
     lines: list[str] = []
     assert serve_folder(server, inbox, outbox, once=True, log=lines.append) == 0
     assert "answered, but not written" in lines[0]

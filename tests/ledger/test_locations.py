@@ -46,7 +46,7 @@ def test_a_hard_link_has_the_ledger_of_its_file(folder, tmp_path):
     assert default_ledger_path("hard.csv") == default_ledger_path("visits.csv") == place
     assert places.resolve_ledger("hard.csv") == place
     Path("copy.csv").write_bytes(Path("visits.csv").read_bytes())
-    assert default_ledger_path("copy.csv") != place  # a copy is a data set of its own
+    assert default_ledger_path("copy.csv") != place  # a copy is a separate data set
     Path("visits.csv").unlink()
     assert default_ledger_path("hard.csv") != place  # its path is all that was known
 
@@ -106,7 +106,7 @@ def test_the_path_of_the_data_is_beside_the_ledger_and_not_in_it(tmp_path):
 
 
 def test_a_ledger_opened_for_data_always_has_its_path(tmp_path, monkeypatch):
-    """Killed at any time, there is no ledger, or one with the path of the data beside it."""
+    """After a kill at any time, there is no ledger, or one with the path of its data."""
     place = default_ledger_path("visits.csv")
     written = []
 

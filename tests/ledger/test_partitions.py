@@ -220,7 +220,7 @@ def with_ids(form: str, n: int = 160) -> Dataset:
 
 
 def test_ids_with_another_spelling_are_reported_until_recorded(tmp_path: Path) -> None:
-    """A run that stops at the notice leaves no trace, or the next one would be silent."""
+    """A run that stops at the notice leaves no trace, or the next one would give no notice."""
     store = create_store(tmp_path, with_ids("{}"))
     first = store.assign(with_ids("{}"), fresh=True)
     assert first.notice is None

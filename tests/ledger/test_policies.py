@@ -81,7 +81,7 @@ def test_a_filter_grants_events_within_its_divergence(tmp_path):
     assert spent.delta == BUDGET.delta and spent.epsilon <= BUDGET.epsilon
     # What was granted keeps the budget, by an accountant for lists that are fixed beforehand,
     assert epsilon_for(Repeated(NOISE, granted), BUDGET.delta) < BUDGET.epsilon
-    # which would afford more, and must not be asked here: these costs may depend on answers.
+    # which would allow more, and must not be used here: these costs may depend on answers.
     assert epsilon_for(Repeated(NOISE, granted + 1), BUDGET.delta) < BUDGET.epsilon
     ledger.verify()
 

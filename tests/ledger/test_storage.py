@@ -240,7 +240,7 @@ def test_shared_file_systems_are_rejected(tmp_path, monkeypatch, kind):
     with pytest.raises(LedgerError, match=f"expected a local file system, found {kind}"):
         open_ledger(tmp_path / "another", Budget(1.0))
     with pytest.raises(LedgerError, match="a budget could be spent twice"):
-        ledger.charge(Pure(0.1), "x")  # moved there after it was made
+        ledger.charge(Pure(0.1), "x")  # moved there after its creation
     assert not (tmp_path / "another").exists()
 
 
@@ -250,7 +250,7 @@ def test_local_file_systems_are_accepted(tmp_path, monkeypatch, kind):
     mounts.write_text(f"1 0 0:1 / / rw - {kind} host rw\n")
     monkeypatch.setattr(filesystems, "_MOUNTS", mounts)
     check_local(tmp_path)
-    # It was looked at, not overlooked.
+    # It was checked, not overlooked.
     assert file_system_type(str(tmp_path), mounts.read_text()) == kind
     monkeypatch.setattr(filesystems, "_MOUNTS", tmp_path / "no such list")
     check_local(tmp_path)
@@ -260,7 +260,7 @@ def test_local_file_systems_are_accepted(tmp_path, monkeypatch, kind):
 
 
 def child(work):
-    """Run work in a process of its own, and return what it says."""
+    """Run work in a separate process, and return its output."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

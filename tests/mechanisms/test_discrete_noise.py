@@ -1,4 +1,4 @@
-"""Noise is exact: its law, its price, its randomness."""
+"""Noise is exact: its distribution, its cost, its randomness."""
 
 import ast
 import math
@@ -119,7 +119,7 @@ def test_standard_deviations_match_the_distributions(scale):
         assert discrete_laplace_std(scale) == pytest.approx(exact, rel=1e-9)
     draws = add_discrete_laplace(np.zeros(DRAWS, dtype=int), scale)
     assert discrete_laplace_std(scale) == pytest.approx(draws.std(), rel=0.1)
-    if scale > 0.5:  # below, the law has no more than a few draws beside zero
+    if scale > 0.5:  # below, the distribution has only a few nonzero draws
         draws = add_discrete_gaussian(np.zeros(DRAWS // 4, dtype=int), scale)
         assert discrete_gaussian_std(scale) == pytest.approx(draws.std(), rel=0.1)
     if scale < 100:

@@ -107,7 +107,7 @@ def test_an_error_of_the_generator_is_raised_in_the_caller() -> None:
 def test_a_forked_child_gets_no_noise_of_its_parent(shape) -> None:
     with PrefetchedNoise(shape, 1000, np.random.default_rng(0)).drawing() as noise:
         noise.units()
-        with _fork_beside_threads():
+        with _fork_with_threads():
             child = os.fork()
         if child == 0:
             try:
@@ -123,7 +123,7 @@ def test_noise_arrays_do_not_share_memory_with_later_steps() -> None:
         assert noise.units().base is None
 
 
-def _fork_beside_threads():
+def _fork_with_threads():
     """Suppress the warning of newer interpreters about forks with threads."""
     if sys.version_info < (3, 12):
         return nullcontext()

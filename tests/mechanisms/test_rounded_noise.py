@@ -16,7 +16,7 @@ from veracal.mechanisms.rounded_noise import (
 
 
 def test_rounded_normals_have_their_probabilities(rng):
-    # About 2.6 units: the rounded law differs from the discrete Gaussian in every bin.
+    # About 2.6 units: the rounded distribution differs from the discrete Gaussian in every bin.
     std, draws = 0.8, np.array(rounded_gaussian(0.8, 12_000, rng=rng))
     k = np.arange(-3, 4)
     expected = stats.norm.cdf((k + 0.5) / std) - stats.norm.cdf((k - 0.5) / std)

@@ -1,4 +1,4 @@
-"""Batches have the law they are accounted for."""
+"""Batches have the distribution that is accounted for."""
 
 import tracemalloc
 
@@ -52,7 +52,7 @@ def test_batch_sizes_are_binomial_and_may_be_zero(rng) -> None:
 
 
 def test_gaps_are_drawn_until_the_end_of_the_table() -> None:
-    """Gaps of one need many more draws than expected, and all of them are made."""
+    """Gaps of one need many more draws than expected, and all of them are drawn."""
 
     class Unlucky:
         def geometric(self, rate, size):

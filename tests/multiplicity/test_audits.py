@@ -358,7 +358,7 @@ def test_logits_near_the_largest_float_are_accepted():
     ends = np.array([[[1e308, -1e308, 0.0]], [[-1e308, 1e308, 0.0]]])
     assert audit_predictions(ends, kind="logit").mean.value == pytest.approx(1.5)
     with pytest.raises(DataError, match="finite"):
-        audit_predictions(ends[:, :, :2], kind="logit")  # how far apart is infinite
+        audit_predictions(ends[:, :, :2], kind="logit")  # the distance is infinite
 
 
 @pytest.mark.parametrize("deployed", [[0, 1], [0.0] * 6, [2] * 6, ["a"] * 6])

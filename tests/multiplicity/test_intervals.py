@@ -55,12 +55,12 @@ def test_an_interval_containing_one_half_ends_at_one():
 @pytest.mark.parametrize("p", [0.05, 0.5])
 def test_anytime_intervals_hold_after_every_run_simultaneously(p):
     """Exactly, by following every path of counts that has not left its interval."""
-    assert 0 < ever_left(intervals.anytime_interval, p) <= 0.2
+    assert 0 < miss_probability(intervals.anytime_interval, p) <= 0.2
     # the close wrong ones, which hold at one number of runs, are left far more often
-    assert ever_left(intervals.binomial_interval, p) > 0.2
+    assert miss_probability(intervals.binomial_interval, p) > 0.2
 
 
-def ever_left(interval, p, level=0.8, most=120):
+def miss_probability(interval, p, level=0.8, most=120):
     """How likely intervals do not hold p after some number of runs."""
     inside, left = {0: 1.0}, 0.0
     for m in range(1, most + 1):

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from benchmarks.datasets import FetchError, load
-from benchmarks.quality.multiplicity import SETTINGS, Setting, apart, audited, parts, row_of
+from benchmarks.quality.multiplicity import (
+    SETTINGS,
+    Setting,
+    audited,
+    differences,
+    parts,
+    row_of,
+)
 from benchmarks.quality.table2 import EPSILONS, PUBLISHED, SETS, Row
 
 FEW = 1_000
@@ -13,7 +20,7 @@ AS_PRINTED, HELD_OUT = SETTINGS[:2]
 
 def distance(setting: Setting, name: str, epsilon: float) -> dict[str, float]:
     mine = row_of(audited(setting, name, epsilon, FEW))
-    return apart(mine, PUBLISHED[name, epsilon], FEW)
+    return differences(mine, PUBLISHED[name, epsilon], FEW)
 
 
 @pytest.fixture
@@ -74,7 +81,7 @@ def test_standard_errors_are_those_of_a_difference():
     mine = Row(60, 3, 50, 0, *[0.5] * 7)
     printed = Row(60.5, 4, 50, 1, *[0.4] * 7)
 
-    off = apart(mine, printed, 5_000)
+    off = differences(mine, printed, 5_000)
 
     assert off["auc"] == pytest.approx(-0.5 / (5 / np.sqrt(5_000)))
     assert off["f1"] == 0

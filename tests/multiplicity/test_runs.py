@@ -222,7 +222,7 @@ def test_memory_does_not_grow_with_the_runs():
 
 
 def slowly(scores, labels):
-    """Share of pairs that are in the right order, of which equal ones count half."""
+    """Share of pairs in the right order, where ties count half."""
     ahead = scores[:, labels][:, :, None] - scores[:, ~labels][:, None, :]
     return ((ahead > 0) + 0.5 * (ahead == 0)).mean(axis=(1, 2))
 
@@ -233,7 +233,7 @@ def slowly(scores, labels):
 def test_auc_equals_the_share_of_ordered_pairs(sign, alike, bits, rng):
     for _ in range(30):
         scores = rng.normal(size=(20, 30)) if alike == 0 else rng.integers(1, 6, (20, 30)) * 1.0
-        scores[10:, 15:] = scores[10:, :15]  # individuals who are alike
+        scores[10:, 15:] = scores[10:, :15]  # equal individuals
         scores += rng.integers(0, bits, scores.shape) * np.spacing(scores)
         labels = rng.permutation(np.arange(30) < 11)
         result = auc_scores(sign * scores, labels)

@@ -13,8 +13,8 @@ from veracal.multiplicity.runs import Runs
 RNG = np.random.default_rng(0)
 
 
-def drawn(rng, m, n=60):
-    """Decisions that hang together: a luck of the run moves all individuals."""
+def draw_decisions(rng, m, n=60):
+    """Dependent decisions: the randomness of a run moves all individuals."""
     luck = rng.normal(size=(m, 1))
     return (np.linspace(-1.5, 1.5, n) + 0.8 * luck + rng.normal(size=(m, n)) > 0).astype(int)
 
@@ -41,10 +41,12 @@ def test_a_distribution_equals_its_definition():
 
 def test_intervals_of_a_mean_account_for_shared_runs():
     rng = np.random.default_rng(1)
-    truth = normalized_disagreement(counted(drawn(rng, 200_000)).counts, 200_000).mean()
+    truth = normalized_disagreement(
+        counted(draw_decisions(rng, 200_000)).counts, 200_000
+    ).mean()
     covered, naive = 0, 0
     for _ in range(1000):
-        runs = counted(drawn(rng, 100))
+        runs = counted(draw_decisions(rng, 100))
         result = means.mean_over_individuals(runs, level=0.9)
         covered += result.low <= truth <= result.high
         # the close wrong one, as if individuals had been drawn and not runs
@@ -56,7 +58,7 @@ def test_intervals_of_a_mean_account_for_shared_runs():
 
 
 def test_the_mean_averages_the_measure():
-    decisions = drawn(RNG, 100)
+    decisions = draw_decisions(RNG, 100)
     runs, some = counted(decisions), np.arange(60) < 20
     result = means.mean_over_individuals(runs, some)
     expected = disagreement(decisions.sum(axis=0)[:20], 100).mean()
@@ -65,7 +67,7 @@ def test_the_mean_averages_the_measure():
 
 
 def test_gaps_and_ratios_compare_the_extreme_groups():
-    decisions = drawn(RNG, 500)
+    decisions = draw_decisions(RNG, 500)
     runs, place = counted(decisions), np.arange(60)
     groups = {
         "a": place < 20,
@@ -93,7 +95,7 @@ def test_unanimous_runs_have_no_gap():
 
 @pytest.mark.parametrize("share", [0.01, 0.5])
 def test_intervals_of_a_mean_cover_in_both_edge_cases(share):
-    """Where runs hardly ever disagree, and where they toss a coin, the same for all
+    """Where runs hardly ever disagree, and where they decide at random, equally for all
     individuals.
     """
     rng, truth, covered, left_out_only = np.random.default_rng(6), 4 * share * (1 - share), 0, 0
@@ -110,7 +112,7 @@ def test_intervals_of_a_mean_cover_in_both_edge_cases(share):
 
 
 def test_a_group_about_which_all_runs_agree_may_still_be_arbitrary():
-    decisions = np.column_stack([np.ones((50, 2), int), drawn(RNG, 50, 2)])
+    decisions = np.column_stack([np.ones((50, 2), int), draw_decisions(RNG, 50, 2)])
     groups = {"a": np.arange(4) < 2, "b": np.arange(4) >= 2}
     result = means.ratio_over_groups(counted(decisions), groups)
     assert result.value == result.low == 0.0 and 0.05 < result.high <= 1.0

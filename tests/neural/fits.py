@@ -23,7 +23,7 @@ def model(module=None, **changed):
     return PrivateNetwork(network() if module is None else module, **settings)
 
 
-class Seen:
+class RecordedSteps:
     """Records the steps of a fit."""
 
     def __init__(self):

@@ -1,6 +1,6 @@
 """Fits of one request; all but the last two are killed: ``python -m … FOLDER``.
 
-Each is a process of its own, forked from one that has imported everything. A test reads what
+Each is a separate process, forked from one that has imported everything. A test reads what
 they leave in the folder.
 """
 
@@ -53,7 +53,7 @@ LIVES = (
     # As soon as it is.
     lambda: mock.patch.object(Path, "replace", replaced_and_killed),
     lambda: mock.patch.object(Path, "replace", Path.replace),  # left alone
-    lambda: mock.patch.object(Path, "replace", Path.replace),  # and asked once more
+    lambda: mock.patch.object(Path, "replace", Path.replace),  # and requested once more
 )
 
 

@@ -119,7 +119,7 @@ def pruned() -> nn.Module:
     return nn.Sequential(first, nn.Tanh(), nn.Linear(4, 3))
 
 
-def pictures(n=5, channels=2, side=9):
+def make_images(n=5, channels=2, side=9):
     return torch.randn(n, channels, side, side)
 
 
@@ -142,7 +142,7 @@ MODULES = {
         lambda: nn.Sequential(
             nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(100, 3)
         ),
-        pictures,
+        make_images,
     ),
     "conv2d, dilated, in groups": (
         lambda: nn.Sequential(
@@ -150,11 +150,11 @@ MODULES = {
             nn.Flatten(),
             nn.Linear(100, 3),
         ),
-        pictures,
+        make_images,
     ),
     "few large patches": (
         lambda: nn.Sequential(nn.Conv2d(2, 16, 8), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)),
-        pictures,
+        make_images,
     ),
     "conv1d": (
         lambda: nn.Sequential(
@@ -170,7 +170,7 @@ MODULES = {
         lambda: nn.Sequential(
             nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(196, 3)
         ),
-        pictures,
+        make_images,
     ),
     "groupnorm of rows": (
         lambda: nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(1, 4), nn.Tanh(), nn.Linear(4, 3)),
@@ -183,7 +183,7 @@ MODULES = {
             nn.Flatten(),
             nn.Linear(196, 3),
         ),
-        pictures,
+        make_images,
     ),
     "layernorm": (
         lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3)),

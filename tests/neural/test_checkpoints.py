@@ -62,7 +62,7 @@ def broken_off(at):
 
 
 @contextmanager
-def noted():
+def record_steps():
     """Record the steps that are taken inside the block."""
     steps, note = list[Step](), NoisySumMonitor.record
 
@@ -88,7 +88,7 @@ def test_an_interrupted_fit_resumes(tmp_path, optimizer, average):
     with broken_off(5):
         model(**settings).fit(X, Y)
     assert path.exists()
-    with noted() as steps:
+    with record_steps() as steps:
         fitted = model(random_state=1, **settings).fit(X, Y)
     assert [step.number for step in steps] == [4, 5, 6]
     assert fitted.n_iter_ == 7
@@ -223,7 +223,7 @@ def test_step_counts_may_be_reported_with_a_checkpoint(tmp_path):
 
 
 @pytest.fixture
-def paid(tmp_path):
+def charged_fit(tmp_path):
     """A curator, and settings of a fit with a checkpoint."""
     ledger = open_ledger(tmp_path / "a.ledger", Budget(500.0, 1e-2), kind="open")
     holder = Curator(Dataset(X, Y, (0, 1), size=60, name="rows"), ledger)
@@ -231,8 +231,8 @@ def paid(tmp_path):
     return holder, {**settings, "noise_multiplier": 3.0, "sampling_rate": 1.0}
 
 
-def test_a_curator_charges_an_interrupted_fit_once(paid):
-    holder, settings = paid
+def test_a_curator_charges_an_interrupted_fit_once(charged_fit):
+    holder, settings = charged_fit
     with pytest.raises(ValueError, match="request="):
         holder.fit(model(**settings))
     with broken_off(2):
@@ -247,8 +247,8 @@ def test_a_curator_charges_an_interrupted_fit_once(paid):
 
 
 @pytest.mark.parametrize("steps", [0, 2])
-def test_one_charge_gives_one_model(paid, tmp_path, steps):
-    holder, settings = paid
+def test_one_charge_gives_one_model(charged_fit, tmp_path, steps):
+    holder, settings = charged_fit
     with broken_off(steps):
         holder.fit(model(**settings), request="one")
     with pytest.raises(ValueError, match="there is none at"):
@@ -266,8 +266,8 @@ def test_one_charge_gives_one_model(paid, tmp_path, steps):
     assert len(list(holder.ledger.entries())) == 1
 
 
-def test_a_run_is_locked_against_other_processes(paid):
-    holder, settings = paid
+def test_a_run_is_locked_against_other_processes(charged_fit):
+    holder, settings = charged_fit
     with broken_off(1):
         holder.fit(model(**settings), request="one")
     lock = settings["checkpoint"].with_name(".run.lock")
@@ -279,7 +279,7 @@ def test_a_run_is_locked_against_other_processes(paid):
 
 
 def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_used(tmp_path):
-    """A process that opened it before the run ended finds it unlocked, beside a new one."""
+    """A process that opened it before the run ended finds it unlocked, and a new one exists."""
     descent = DPSGD(Poisson(0.5), Flat(1.0), SGD(0.1), 1.0, 5, 10.0)
     first, late, new = (
         Checkpoint(tmp_path / "run", descent, Layout(network()), {}, "one") for _ in range(3)
@@ -306,9 +306,9 @@ def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_used(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_lock_of_another_run_is_not_removed(paid):
+def test_the_lock_of_another_run_is_not_removed(charged_fit):
     """If a lock file was removed, its holder does not remove the next one."""
-    holder, settings = paid
+    holder, settings = charged_fit
     lock = settings["checkpoint"].with_name(".run.lock")
     call = NetworkSums.__call__
 
@@ -326,9 +326,9 @@ def test_repeated_steps_have_fresh_noise(tmp_path):
     """A lost step is repeated from the same weights on the same records."""
     settings = {"checkpoint": tmp_path / "run", "checkpoint_every": 3, "steps": 5}
     settings |= {"random_state": None, "sampling_rate": 1.0}
-    with noted() as first, broken_off(4):
+    with record_steps() as first, broken_off(4):
         model(**settings).fit(X, Y)
-    with noted() as second:
+    with record_steps() as second:
         model(**settings).fit(X, Y)
     assert [step.number for step in first] == [0, 1, 2, 3]
     assert [step.number for step in second] == [3, 4]

@@ -189,7 +189,7 @@ def test_leftovers_of_earlier_blocks_are_never_read(name, monkeypatch):
         monkeypatch.setattr(torch, "empty", fresh)
         engine = GhostEngine(module, cross_entropy, 8, channels_last=name == "pictures")
         total = torch.zeros(engine.size, dtype=torch.float64)
-        for _ in range(3):  # the first finds out how much there must be
+        for _ in range(3):  # the first determines the required amount
             engine._buffer._bytes.fill_(255)
             engine.add(block, Flat(0.5), total)
         sums.append(total)

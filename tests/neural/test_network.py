@@ -10,7 +10,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from tests.neural.fits import RNG, SETTINGS, Seen, Touchy, X, Y, model, network
+from tests.neural.fits import RNG, SETTINGS, RecordedSteps, Touchy, X, Y, model, network
 from veracal.data import Dataset
 from veracal.mechanisms import DPSGD, SGD, Adam, Flat, GlobalAdapt, Langevin, Momentum
 from veracal.neural import ImageScaler, PrivateNetwork
@@ -22,7 +22,7 @@ from veracal.training import ExponentialAverage, PrivateLogisticRegression
 
 def test_one_step_equals_its_definition():
     """Clip each gradient, sum, add the noise, divide by the declared batch."""
-    seen, start = Seen(), network()
+    seen, start = RecordedSteps(), network()
     fitted = model(steps=1, sampling_rate=1.0, clip=0.5, optimizer=0.1, on_step=seen).fit(X, Y)
     total = np.zeros(4 * 3 + 3 + 3 * 2 + 2)
     for x, y in zip(X, Y, strict=True):
@@ -67,7 +67,7 @@ def test_the_event_equals_that_of_a_linear_model_with_the_same_settings(optimize
 def test_neighbors_differ_by_at_most_the_bound(gradients, clip):
     """The same randomness on neighbors: the noise cancels in the first noisy sums."""
     settings = {"sampling_rate": 1.0, "clip": clip, "steps": 1, "gradients": gradients}
-    whole, part, other = Seen(), Seen(), Seen()
+    whole, part, other = RecordedSteps(), RecordedSteps(), RecordedSteps()
     model(on_step=whole, **settings).fit(X, Y)
     model(on_step=part, **settings).fit(X[:-1], Y[:-1])
     changed = X.copy()
@@ -80,7 +80,7 @@ def test_neighbors_differ_by_at_most_the_bound(gradients, clip):
 
 @pytest.mark.parametrize("block", [1, 7, 60])
 def test_blocks_change_nothing_but_rounding(block):
-    whole, cut = Seen(), Seen()
+    whole, cut = RecordedSteps(), RecordedSteps()
     settings = {"sampling_rate": 0.5, "clip": 0.3, "optimizer": 0.1}
     model(block=64, on_step=whole, **settings).fit(X, Y)
     model(block=block, on_step=cut, **settings).fit(X, Y)
@@ -149,7 +149,7 @@ def test_parameters_can_be_views_of_the_weight_vector():
 
 
 def test_an_empty_batch_takes_a_noisy_step():
-    seen = Seen()
+    seen = RecordedSteps()
     fitted = model(sampling_rate=1e-9, steps=3, on_step=seen).fit(X, Y)
     assert fitted.internal_.examples == 0 and fitted.n_iter_ == 3
     assert all(np.linalg.norm(step.noisy_sum) > 0 for step in seen.steps)
@@ -160,7 +160,7 @@ def test_noise_never_comes_from_torch():
     """The noise differs although torch's generator is in the same state."""
     sums = []
     for _ in range(2):
-        seen = Seen()
+        seen = RecordedSteps()
         torch.manual_seed(3)
         model(random_state=None, steps=1, sampling_rate=1e-9, on_step=seen).fit(X, Y)
         sums.append(seen.steps[0].noisy_sum)
@@ -279,7 +279,7 @@ def test_a_progress_bar_shows_the_completed_steps(capfd, tmp_path):
 
 
 def test_a_moving_average_equals_its_formula():
-    seen, decay = Seen(), 0.6
+    seen, decay = RecordedSteps(), 0.6
     fitted = model(average=ExponentialAverage(decay), on_step=seen, optimizer=0.5, steps=5).fit(
         X, Y
     )
@@ -300,7 +300,7 @@ def test_views_are_averaged():
         def __call__(self, inputs, rng):
             return torch.stack([inputs, -inputs], 1).flatten(0, 1)
 
-    seen, plain = Seen(), Seen()
+    seen, plain = RecordedSteps(), RecordedSteps()
     settings = {"sampling_rate": 1.0, "steps": 1, "clip": 100.0}
     module = nn.Linear(4, 2, bias=False)
     nn.init.zeros_(module.weight)
@@ -365,7 +365,7 @@ def test_large_noise_gives_no_warning(steps):
 )
 def test_a_copy_predicts_the_same_and_has_no_internal_figures(copied):
     fitted = model(network()).fit(X, Y)
-    expected = fitted.predict_proba(X)  # what the first call finds out is not copied
+    expected = fitted.predict_proba(X)  # state of the first call is not copied
     result = copied(fitted)
     np.testing.assert_array_equal(result.predict_proba(X), expected)
     assert fitted.internal_.examples > 0

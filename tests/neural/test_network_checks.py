@@ -11,7 +11,7 @@ from opacus import GradSampleModule, layers
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from tests.neural.fits import Seen, Touchy, X, Y, model, network
+from tests.neural.fits import RecordedSteps, Touchy, X, Y, model, network
 from tests.neural.modules import pruned, weight_norm
 from veracal.accounting import Budget
 from veracal.calibration import PrivateCalibratedClassifier
@@ -327,7 +327,7 @@ def test_a_record_for_which_the_module_fails_adds_nothing_and_is_not_reported(gr
     rows, module = X.copy(), Touchy()
     rows[7] = 61.25
     others = np.arange(60) != 7
-    whole, rest = Seen(), Seen()
+    whole, rest = RecordedSteps(), RecordedSteps()
     settings = {"sampling_rate": 1.0, "steps": 2, "gradients": gradients, "clip": 0.3}
     fitted = model(module, on_step=whole, **settings).fit(rows, Y)
     assert fitted.internal_.nonfinite == 2 and fitted.internal_.examples == 120
@@ -343,7 +343,7 @@ def test_a_hook_that_seeds_torch_does_not_fix_dropout_masks():
     module = nn.Sequential(nn.Linear(4, 30), nn.Dropout(0.5), nn.Linear(30, 2))
     result = []
     for _ in range(2):
-        seen = Seen()
+        seen = RecordedSteps()
 
         def hook(model, step, seen=seen):
             torch.manual_seed(0)

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from tests.neural.fits import Seen, X, Y, model, network
+from tests.neural.fits import RecordedSteps, X, Y, model, network
 from tests.neural.modules import build_network, example_gradients
 from veracal.mechanisms import (
     Automatic,
@@ -99,7 +99,7 @@ def test_means_equal_those_of_the_linear_model(way):
 @pytest.mark.parametrize("gradients", ["functional", "hooks", None])
 def test_noise_before_the_clip_does_not_change_the_cost(gradients):
     settings = {**SETTINGS, "gradients": gradients, "steps": 2}
-    runs = [Seen(), Seen(), Seen()]
+    runs = [RecordedSteps(), RecordedSteps(), RecordedSteps()]
     fitted = [model(on_step=one, **settings).fit(X, Y) for one in runs[:2]]
     plain = model(on_step=runs[2], **{**settings, "optimizer": Langevin(0.1, 1.0)}).fit(X, Y)
     assert fitted[0].event_ == plain.event_
@@ -117,7 +117,7 @@ def test_noise_before_the_clip_does_not_change_the_cost(gradients):
 def test_noise_before_the_clip_does_not_come_from_torch():
     sums = []
     for _ in range(2):
-        seen = Seen()
+        seen = RecordedSteps()
         torch.manual_seed(3)
         settings = {
             **SETTINGS,

@@ -191,7 +191,7 @@ def test_the_precision_of_products_is_set_inside_and_restored(value):
         with _precision.full_precision():
             assert read()[2:] == ["ieee"] * 3
         assert read() == before
-    assert read() == ["none"] * 5  # what had no value of its own has none again
+    assert read() == ["none"] * 5  # an unset value is unset again
 
 
 def test_the_state_is_restored_after_an_error_and_by_the_last_of_several_threads():

@@ -9,7 +9,7 @@ import torch
 from veracal.neural.examples import ImageScaler
 from veracal.neural.scattering import IMAGENET, Scattering, morlet, scattering_transform
 
-# Features of one picture, by channel, row and column: how many filters, and the number.
+# Features of one image, by channel, row and column: number of filters, and the value.
 KYMATIO = {
     (0, 0, 0): (1, 0.52060348),
     (0, 3, 5): (1, 0.59057987),
@@ -125,7 +125,7 @@ def test_it_agrees_with_kymatio():
 # ---------------------------------------------------------------- properties
 
 
-def picture(rng, side=32):
+def make_image(rng, side=32):
     """A smooth image."""
     rough = rng.standard_normal((1, 1, side, side))
     far = np.add.outer(np.fft.fftfreq(side) ** 2, np.fft.fftfreq(side) ** 2)
@@ -141,7 +141,7 @@ def test_a_constant_image_has_zero_wavelet_coefficients():
 
 
 def test_a_small_shift_changes_features_little(rng):
-    x = picture(rng, 64)
+    x = make_image(rng, 64)
     shifted = torch.roll(x, 1, 3)
     inner = (slice(None), slice(None), slice(2, -2), slice(2, -2))
     here, there = (scattering_transform(one)[inner] for one in (x, shifted))
@@ -152,13 +152,13 @@ def test_a_small_shift_changes_features_little(rng):
 
 
 def test_a_shift_by_four_pixels_shifts_features_by_one(rng):
-    x = picture(rng, 64)
+    x = make_image(rng, 64)
     here, there = scattering_transform(x), scattering_transform(torch.roll(x, 4, 2))
     np.testing.assert_allclose(there[:, :, 5:-4, 4:-4], here[:, :, 4:-5, 4:-4], atol=2e-3)
 
 
 def test_energy_decreases_with_the_order(rng):
-    x = picture(rng)
+    x = make_image(rng)
     result = scattering_transform(x)
     zero, one, two = (16 * float(f.square().sum()) for f in result.split((1, 16, 64), 1))
     assert one > two > 0

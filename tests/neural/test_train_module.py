@@ -108,13 +108,13 @@ def test_only_declared_facts_give_a_private_result():
     assert "declare classes" in settings and "declare size" in settings
 
 
-def paid(tmp_path, epsilon=500.0):
+def make_ledger(tmp_path, epsilon=500.0):
     return open_ledger(tmp_path / "a.ledger", Budget(epsilon, 1e-2), kind="open")
 
 
 @pytest.mark.parametrize("form", ["arrays", "examples", "Dataset", "Curator"])
 def test_the_ledger_is_charged_before_a_gradient_is_computed(tmp_path, monkeypatch, form):
-    ledger, taken, call = paid(tmp_path), [], NetworkSums.__call__
+    ledger, taken, call = make_ledger(tmp_path), [], NetworkSums.__call__
 
     def spied(self, weights, rows, clip):
         taken.append(len(list(ledger.entries())))
@@ -136,12 +136,12 @@ def test_no_record_is_read_if_the_ledger_rejects_the_charge(tmp_path, monkeypatc
     monkeypatch.setattr(NetworkSums, "__call__", lambda *_: pytest.fail("a record was read"))
     data = (X, Y) if form == "arrays" else Dataset(X, Y, (0, 1), size=60)
     with pytest.raises(BudgetError):
-        train(network(), data, noise=1.0, ledger=paid(tmp_path, 0.1), **SETTINGS)
+        train(network(), data, noise=1.0, ledger=make_ledger(tmp_path, 0.1), **SETTINGS)
 
 
 def test_a_run_resumes_under_one_charge(tmp_path):
     settings = {"noise": 3.0, "checkpoint": tmp_path / "run", "request": "one", **SETTINGS}
-    data, ledger = Dataset(X, Y, (0, 1), size=60), paid(tmp_path)
+    data, ledger = Dataset(X, Y, (0, 1), size=60), make_ledger(tmp_path)
     first, again = (train(network(), data, ledger=ledger, **settings) for _ in range(2))
     assert same(first.module, again.module) and len(list(ledger.entries())) == 1
     with pytest.raises(ValueError, match=r"veracal\.data\.Dataset"):
@@ -189,7 +189,7 @@ class PassingBy(IterableDataset):
     ],
 )
 def test_invalid_records_are_rejected_before_a_charge(tmp_path, data, changed, match):
-    ledger = paid(tmp_path)
+    ledger = make_ledger(tmp_path)
     payer = {} if "request" in changed else {"ledger": ledger}
     with pytest.raises(ValueError, match=match):
         train(network(), data, **{"noise": 3.0, **payer, **SETTINGS, **changed})
@@ -197,7 +197,7 @@ def test_invalid_records_are_rejected_before_a_charge(tmp_path, data, changed, m
 
 
 def test_a_ledger_is_not_charged_without_declared_facts(tmp_path):
-    ledger, settings = paid(tmp_path), {"noise": 3.0, "steps": 4, "gradients": "ghost"}
+    ledger, settings = make_ledger(tmp_path), {"noise": 3.0, "steps": 4, "gradients": "ghost"}
     with pytest.raises(ValueError, match="declare classes=... and the number .* declare size"):
         train(network(), (X, Y), ledger=ledger, **settings)
     with pytest.raises(ValueError, match="not private"):

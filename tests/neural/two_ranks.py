@@ -1,6 +1,6 @@
-"""One of two ranks, in a process of its own: fits, and failures, one after the other.
+"""One of two ranks, in a separate process: fits and failures in sequence.
 
-Started by ``test_distributed.py`` as ``two_ranks.py RANK FOLDER``; what happened is left in the
+Started by ``test_distributed.py`` as ``two_ranks.py RANK FOLDER``; the outcomes are written to the
 folder for the tests.
 """
 

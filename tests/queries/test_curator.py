@@ -172,7 +172,7 @@ def test_a_failure_on_the_records_is_charged(scores, make_ledger):
     assert holder.ledger.spent().epsilon == 0.3
 
 
-class Odd:
+class InvalidQuery:
     """A query that returns what it should not."""
 
     def __init__(self, result):
@@ -189,7 +189,7 @@ class Odd:
 def test_noise_is_added_to_integers_only(scores, make_ledger, result):
     holder = Curator(scores, make_ledger())
     with pytest.raises(ValueError, match="int64"):
-        holder.answer(Odd(result), micro_epsilon=1000)
+        holder.answer(InvalidQuery(result), micro_epsilon=1000)
     assert holder.ledger.spent().epsilon == 0
 
 

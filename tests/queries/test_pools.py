@@ -37,8 +37,8 @@ BINS = BinnedSum("b", lambda s: np.ones(len(s)), lambda s: s.predictions, 4, 0, 
 PRICE = 500_000
 
 
-class Honest:
-    """A source of thirty records with the noise that was asked for."""
+class HonestSource:
+    """A source of thirty records with the requested noise."""
 
     def __init__(self, unit=None, relation="add-remove"):
         self.calls, self.unit, self.relation = 0, unit, relation
@@ -59,7 +59,7 @@ class Honest:
         )
 
 
-class Odd(Honest):
+class FaultySource(HonestSource):
     """One that raises, or makes something else of its answer."""
 
     def __init__(self, does):
@@ -128,7 +128,9 @@ LIES = {
 @pytest.mark.parametrize("what", [*SILENCES, *LIES])
 def test_dropouts_and_invalid_answers_are_left_out(query, what):
     does = {**SILENCES, **LIES}[what]
-    pool = Pool([Honest(), Odd(does), Honest()], min_sources=2, max_records=30)
+    pool = Pool(
+        [HonestSource(), FaultySource(does), HonestSource()], min_sources=2, max_records=30
+    )
     pooled = pool.answer(query, micro_epsilon=PRICE)
     kept = [part for part in pooled.parts if part is not None]
     assert [part is None for part in pooled.parts] == [False, True, False]
@@ -141,10 +143,12 @@ def test_dropouts_and_invalid_answers_are_left_out(query, what):
     assert pooled.noise_std == pytest.approx(math.sqrt(2) * kept[0].noise_std)
     assert pooled.private
     assert np.isfinite(pooled.values).all()
-    # It may have charged all the same, and counts in what was asked.
+    # It may have charged nevertheless, and its request counts.
     assert pooled.requested == {(i,): kept[0].event for i in range(3)}
     with pytest.raises(DropoutError, match="at least 3 of 3 sources, got 2"):
-        Pool([Honest(), Odd(does), Honest()], min_sources=3).answer(query, micro_epsilon=PRICE)
+        Pool([HonestSource(), FaultySource(does), HonestSource()], min_sources=3).answer(
+            query, micro_epsilon=PRICE
+        )
 
 
 @pytest.mark.parametrize(
@@ -154,20 +158,25 @@ def test_dropouts_and_invalid_answers_are_left_out(query, what):
 )
 def test_programming_errors_and_interrupts_are_raised(error):
     with pytest.raises(type(error)):
-        Pool([Honest(), Odd(error)], min_sources=1).answer(Count(), micro_epsilon=PRICE)
+        Pool([HonestSource(), FaultySource(error)], min_sources=1).answer(
+            Count(), micro_epsilon=PRICE
+        )
 
 
 def test_by_default_the_first_dropout_raises():
-    last = Honest()
+    last = HonestSource()
     with pytest.raises(BudgetError):
-        Pool([Odd(BudgetError("x")), last]).answer(Count(), micro_epsilon=PRICE)
+        Pool([FaultySource(BudgetError("x")), last]).answer(Count(), micro_epsilon=PRICE)
     assert last.calls == 0
     with pytest.raises(DropoutError, match="invalid"):
-        Pool([Odd(LIES["NaN"]), last]).answer(Count(), micro_epsilon=PRICE)
+        Pool([FaultySource(LIES["NaN"]), last]).answer(Count(), micro_epsilon=PRICE)
 
 
 def test_too_few_answers_are_reported_with_reasons():
-    pool = Pool([Odd(TimeoutError("patient 7")) for _ in range(9)] + [Honest()], min_sources=2)
+    pool = Pool(
+        [FaultySource(TimeoutError("patient 7")) for _ in range(9)] + [HonestSource()],
+        min_sources=2,
+    )
     with pytest.raises(DropoutError) as error:
         pool.answer(Count(), micro_epsilon=PRICE)
     assert error.value.dropouts == ("it did not answer in time",) * 9 + (None,)
@@ -184,10 +193,16 @@ def test_answers_are_limited_by_records_and_noise(most):
     limit = (2**62 if most is None else most * query.sensitivity("add-remove")) + noise_bound
     for sign in (1, -1):
         for at, kept in ((limit, True), (limit + 1, False)):
-            pool = Pool([Honest(), Odd(units(sign * at))], min_sources=1, max_records=most)
+            pool = Pool(
+                [HonestSource(), FaultySource(units(sign * at))],
+                min_sources=1,
+                max_records=most,
+            )
             if most == 0:
                 pool = Pool(
-                    [Odd(units(0)), Odd(units(sign * at))], min_sources=1, max_records=0
+                    [FaultySource(units(0)), FaultySource(units(sign * at))],
+                    min_sources=1,
+                    max_records=0,
                 )
             pooled = pool.answer(query, micro_epsilon=PRICE)
             assert (pooled.parts[1] is not None) == kept
@@ -204,7 +219,7 @@ def test_valid_noise_exceeds_the_limit_with_the_stated_probability():
 
 def test_units_of_several_rows_are_valid():
     patient = Unit("patient", 3)
-    pooled = Pool([Honest(patient), Honest()], min_sources=1).answer(
+    pooled = Pool([HonestSource(patient), HonestSource()], min_sources=1).answer(
         Count(), micro_epsilon=PRICE
     )
     assert pooled.dropouts == (None, None)
@@ -212,8 +227,10 @@ def test_units_of_several_rows_are_valid():
 
 
 def test_the_relation_of_the_majority_is_used():
-    odd = Honest(relation="replace-one")
-    pooled = Pool([odd, Honest(), Honest()], min_sources=1).answer(Brier(), micro_epsilon=PRICE)
+    odd = HonestSource(relation="replace-one")
+    pooled = Pool([odd, HonestSource(), HonestSource()], min_sources=1).answer(
+        Brier(), micro_epsilon=PRICE
+    )
     assert "relation" in pooled.dropouts[0]
     assert pooled.event.relation == "add-remove"
 
@@ -221,8 +238,8 @@ def test_the_relation_of_the_majority_is_used():
 def test_nonadditive_queries_are_rejected_before_any_charge():
     from veracal.calibration import AbsoluteGaps
 
-    source = Honest()
-    pool = Pool([source, Honest()], min_sources=1)
+    source = HonestSource()
+    pool = Pool([source, HonestSource()], min_sources=1)
     with pytest.raises(ValueError, match="cannot be added"):
         pool.answer(AbsoluteGaps(), micro_epsilon=PRICE)
     with pytest.raises(ValueError, match="Gaussian"):
@@ -235,15 +252,15 @@ def test_nonadditive_queries_are_rejected_before_any_charge():
 @pytest.mark.parametrize("min_sources", [0, -1, 3, 1.5, True, "1"])
 def test_the_minimum_is_a_number_of_sources(min_sources):
     with pytest.raises(ValueError, match="min_sources"):
-        Pool([Honest(), Honest()], min_sources=min_sources)
+        Pool([HonestSource(), HonestSource()], min_sources=min_sources)
 
 
 def test_a_pool_of_pools(tmp_path):
     poor = Curator(SCORES, open_ledger(tmp_path / "a", Budget(0.1)))
     rich = Curator(SCORES, open_ledger(tmp_path / "b", Budget(1.0)))
-    inner = Pool([poor, rich, Odd(LIES["1e308"])], min_sources=1, max_records=30)
-    lost = Pool([Odd(OSError("x")), Honest()], min_sources=2)
-    pool = Pool([Honest(), inner, lost], min_sources=2)
+    inner = Pool([poor, rich, FaultySource(LIES["1e308"])], min_sources=1, max_records=30)
+    lost = Pool([FaultySource(OSError("x")), HonestSource()], min_sources=2)
+    pool = Pool([HonestSource(), inner, lost], min_sources=2)
     assert isinstance(pool, MultiSource) and not isinstance(rich, MultiSource)
     assert pool.paths() == [(0,), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
     pooled = pool.answer(Count(), micro_epsilon=PRICE, request="r")
@@ -254,7 +271,7 @@ def test_a_pool_of_pools(tmp_path):
     assert (
         rich.answer(Count(), micro_epsilon=PRICE, request="r/1/1") == pooled.parts[1].parts[1]
     )
-    # Asked once more without those, the others are not asked again.
+    # At a repeat without those, the others are not queried again.
     again = pool.round(QueryRequest(Correct(), PRICE), request="s", dropped=pooled.dropped())
     assert set(again.requested) == {(0,), (1, 1)}
     assert pooled.without({(0,): "x"}).units == pooled.parts[1].units
@@ -263,13 +280,13 @@ def test_a_pool_of_pools(tmp_path):
 
 
 def test_public_sources_answer_without_noise():
-    pooled = Pool([Public(SCORES), Honest()], min_sources=1).answer(
+    pooled = Pool([Public(SCORES), HonestSource()], min_sources=1).answer(
         Count(), micro_epsilon=PRICE
     )
     assert pooled.dropouts == (None, None)
     assert not pooled.private
     assert set(pooled.requested) == {(1,)}
-    far = Pool([Public(SCORES), Honest()], min_sources=1, max_records=10)
+    far = Pool([Public(SCORES), HonestSource()], min_sources=1, max_records=10)
     assert far.answer(Count(), micro_epsilon=PRICE).dropouts[0] is not None
 
 

@@ -103,7 +103,7 @@ def saved(opened, form: str, of: str) -> tuple[str, bytes]:
 
 
 def texts(svg: bytes) -> list[str]:
-    """All text in a picture."""
+    """All text in an image."""
     return [e.text or "" for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("text")]
 
 

@@ -39,7 +39,7 @@ def scores():
     return Scores.from_logits(*example_scores(), name="mine")
 
 
-def drawn_points(display):
+def plotted_points(display):
     """Where the points and the ends of their intervals were drawn."""
     line, _, (bars,) = display.errorbar_.lines
     ends = [segment[:, 1] for segment in bars.get_segments()]
@@ -50,7 +50,7 @@ def test_the_diagram_draws_the_numbers_of_the_curve(scores):
     display = ReliabilityDisplay.from_scores(scores)
     held = [each for each in curve(scores).bins if each.n]
     assert 0 < len(held) < 15  # empty bins have no point
-    points, ends = drawn_points(display)
+    points, ends = plotted_points(display)
     np.testing.assert_allclose(points, [[b.confidence, b.accuracy] for b in held])
     np.testing.assert_allclose(ends, [[b.accuracy_low, b.accuracy_high] for b in held])
     heights = [bar.get_height() for bar in display.histogram_ax_.patches]
@@ -118,7 +118,7 @@ def test_a_released_curve_is_drawn_and_not_called_internal(scores):
     noisy = measure_private(Public(scores), epsilon=1.0, figures=["curve"]).overall.curve
     display = ReliabilityDisplay.from_curve(noisy)
     assert display.histogram_ax_.get_xlabel() == "confidence"
-    points, _ = drawn_points(display)
+    points, _ = plotted_points(display)
     exact = [b for b in curve(scores).bins if b.n]
     np.testing.assert_allclose(points, [[b.confidence, b.accuracy] for b in exact], atol=1e-4)
     assert drawable(noisy).released and "about" in repr(display)

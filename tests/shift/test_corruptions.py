@@ -1,4 +1,4 @@
-"""Corruptions do what their definitions say, to many pictures as to one."""
+"""Corruptions follow their definitions, for many images as for one."""
 
 import colorsys
 from itertools import pairwise
@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from benchmarks.shift.corruptions import CLEAN, CORRUPTIONS, EXTRA, MEASURED, blur, corrupted
 from benchmarks.shift.corruptions.ice import ice_crops
-from benchmarks.shift.corruptions.motion import blurred_along, line_places, line_weights
+from benchmarks.shift.corruptions.motion import blurred_along, line_positions, line_weights
 from benchmarks.shift.corruptions.plasma import plasma
 from benchmarks.shift.corruptions.zoom import applied, zoom_matrix
 
@@ -31,8 +31,8 @@ DRAWN = {
 
 
 @pytest.fixture(scope="module")
-def pictures():
-    """Soft random pictures with black, white, gray and saturated corners."""
+def make_images():
+    """Smooth random images with black, white, gray and saturated corners."""
     rng = np.random.default_rng(1)
     soft = ndimage.gaussian_filter(rng.normal(size=(6, 32, 32, 3)), (0, 3, 3, 0.3))
     soft = (soft - soft.min()) / (soft.max() - soft.min())
@@ -53,61 +53,61 @@ def test_there_are_fifteen_to_measure_and_four_more():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("severity", [1, 3, 5])
-def test_pictures_stay_pictures_and_are_no_longer_the_same(pictures, name, severity):
-    before = pictures.copy()
-    made = corrupted(pictures, name, severity)
-    assert made.shape == pictures.shape and made.dtype == np.uint8
-    assert (made != pictures).any(axis=(1, 2, 3)).all()
-    assert (pictures == before).all()
+def test_pictures_stay_pictures_and_are_no_longer_the_same(make_images, name, severity):
+    before = make_images.copy()
+    made = corrupted(make_images, name, severity)
+    assert made.shape == make_images.shape and made.dtype == np.uint8
+    assert (made != make_images).any(axis=(1, 2, 3)).all()
+    assert (make_images == before).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_seed_decides(pictures, name):
-    made = corrupted(pictures, name, 4)
-    assert (made == corrupted(pictures, name, 4)).all()
-    other = corrupted(pictures, name, 4, seed=1)
+def test_the_seed_decides(make_images, name):
+    made = corrupted(make_images, name, 4)
+    assert (made == corrupted(make_images, name, 4)).all()
+    other = corrupted(make_images, name, 4, seed=1)
     assert (made != other).any() == (name in DRAWN)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_severities_differ(pictures, name):
-    made = [corrupted(pictures, name, severity) for severity in range(1, 6)]
+def test_severities_differ(make_images, name):
+    made = [corrupted(make_images, name, severity) for severity in range(1, 6)]
     for lesser, greater in pairwise(made):
         assert (lesser != greater).any()
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"elastic_transform", "saturate"}))
-def test_the_severest_damages_most(pictures, name):
+def test_the_severest_damages_most(make_images, name):
     """But for elastic (constants trade shear for drift) and saturation (less, then more)."""
-    assert damage(pictures, name, 5) > damage(pictures, name, 1)
+    assert damage(make_images, name, 5) > damage(make_images, name, 1)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("severity", [2, 5])
-def test_a_picture_does_not_depend_on_those_after_it(pictures, name, severity):
-    one = corrupted(pictures[:1], name, severity).astype(int)
-    among = corrupted(pictures, name, severity)[:1].astype(int)
+def test_a_picture_does_not_depend_on_those_after_it(make_images, name, severity):
+    one = corrupted(make_images[:1], name, severity).astype(int)
+    among = corrupted(make_images, name, severity)[:1].astype(int)
     most = 1 if name == "zoom_blur" else 0  # sums of a large product, rounded in other orders
     assert np.abs(one - among).max() <= most
 
 
-def test_nor_on_other_blocks(pictures, monkeypatch):
+def test_nor_on_other_blocks(make_images, monkeypatch):
     monkeypatch.setattr("benchmarks.shift.corruptions._BLOCK", 4)
-    whole = corrupted(pictures, "gaussian_noise", 5)
-    assert (corrupted(pictures[:4], "gaussian_noise", 5) == whole[:4]).all()
-    # Blocks draw their own noise: equal pictures in two blocks do not come out equal.
-    same = corrupted(np.repeat(pictures[:1], 8, axis=0), "gaussian_noise", 5)
+    whole = corrupted(make_images, "gaussian_noise", 5)
+    assert (corrupted(make_images[:4], "gaussian_noise", 5) == whole[:4]).all()
+    # Blocks draw their own noise: equal images in two blocks have different results.
+    same = corrupted(np.repeat(make_images[:1], 8, axis=0), "gaussian_noise", 5)
     assert (same[0] != same[4]).any()
 
 
-def test_clean_changes_nothing(pictures):
-    assert corrupted(pictures, CLEAN, 0) is pictures
+def test_clean_changes_nothing(make_images):
+    assert corrupted(make_images, CLEAN, 0) is make_images
 
 
 @pytest.mark.parametrize("wrong", [0, 6])
-def test_severities_end_at_five(pictures, wrong):
+def test_severities_end_at_five(make_images, wrong):
     with pytest.raises(AssertionError):
-        corrupted(pictures, "fog", wrong)
+        corrupted(make_images, "fog", wrong)
 
 
 # ------------------------------------------------------------ noise
@@ -127,7 +127,7 @@ def test_noise_has_the_variance_it_should(name, variance):
     made = corrupted(gray, name, 5) / 255
     assert np.var(made) == pytest.approx(variance, rel=0.04)
     assert made.mean() == pytest.approx(0.5, abs=0.004)
-    # Channels are disturbed each by itself.
+    # Channels are disturbed separately.
     channels = made.reshape(-1, 3).T
     assert np.abs(np.corrcoef(channels)[np.triu_indices(3, 1)]).max() < 0.03
 
@@ -152,9 +152,9 @@ def test_a_disk_is_what_it_is_by_hand():
     )
 
 
-def test_defocus_averages_over_the_disk(pictures):
-    made, kernel = corrupted(pictures, "defocus_blur", 5), blur.disk(1.5, 0.1)
-    mirrored = np.pad(pictures / 255, [(0, 0), (8, 8), (8, 8), (0, 0)], mode="reflect")
+def test_defocus_averages_over_the_disk(make_images):
+    made, kernel = corrupted(make_images, "defocus_blur", 5), blur.disk(1.5, 0.1)
+    mirrored = np.pad(make_images / 255, [(0, 0), (8, 8), (8, 8), (0, 0)], mode="reflect")
     slow = [
         (mirrored[:, row : row + 17, column : column + 17] * kernel[..., None]).sum((1, 2))
         for row in (0, 1, 16, 31)
@@ -174,22 +174,22 @@ def test_pixels_wander_as_in_the_published_loop(rng):
                 down, right = moves[row, column]
                 here, there = image[row, column], image[row + down, column + right]
                 here[:] = there  # an exchange through views, as published: one value is lost
-    assert (blur.wandered(images, offsets) == slow).all()
+    assert (blur.displace(images, offsets) == slow).all()
     assert (slow != images).any()
 
 
 def test_a_true_exchange_would_be_another_corruption(rng):
     images = rng.integers(0, 256, (1, 7, 7, 3), dtype=np.uint8)
-    made = blur.wandered(images, rng.integers(-1, 1, (1, 7, 7, 2)))
+    made = blur.displace(images, rng.integers(-1, 1, (1, 7, 7, 2)))
     before, after = (sorted(map(tuple, each.reshape(-1, 3))) for each in (images, made))
     assert before != after
 
 
-def test_glass_wanders_twice_at_most_severity(pictures, monkeypatch):
+def test_glass_wanders_twice_at_most_severity(make_images, monkeypatch):
     rounds = []
-    monkeypatch.setattr(blur, "wandered", lambda images, _: rounds.append(1) or images)
+    monkeypatch.setattr(blur, "displace", lambda images, _: rounds.append(1) or images)
     for severity in range(1, 6):
-        corrupted(pictures[:1], "glass_blur", severity)
+        corrupted(make_images[:1], "glass_blur", severity)
     assert len(rounds) == 1 + 1 + 1 + 2 + 2
 
 
@@ -214,7 +214,7 @@ def test_each_picture_has_its_own_direction(rng):
     together = blurred_along(images, 3, 1.0, degrees)
     alone = [blurred_along(images[i : i + 1], 3, 1.0, degrees[i : i + 1]) for i in range(4)]
     assert (together == np.concatenate(alone)).all()
-    assert line_places(degrees, 5)[1, :, 0].tolist() == [0, 0, 1, 1, 2]
+    assert line_positions(degrees, 5)[1, :, 0].tolist() == [0, 0, 1, 1, 2]
     assert len(line_weights(6, 1.0)) == 13
 
 
@@ -232,11 +232,11 @@ def test_a_zoom_is_scipys(rng, factor):
     assert fast == pytest.approx(large[cut : cut + 32, cut : cut + 32])
 
 
-def test_zoom_blur_averages_the_picture_and_its_zooms(pictures):
-    image = pictures[:1] / 255
+def test_zoom_blur_averages_the_picture_and_its_zooms(make_images):
+    image = make_images[:1] / 255
     zooms = [zoom_matrix(factor, 32) for factor in np.arange(1, 1.06, 0.01)]
     slow = image + sum(applied(np.kron(zoom, zoom), image) for zoom in zooms)
-    made = corrupted(pictures[:1], "zoom_blur", 1)
+    made = corrupted(make_images[:1], "zoom_blur", 1)
     assert np.abs(slow / (len(zooms) + 1) * 255 - made).max() <= 1.001
 
 
@@ -250,24 +250,24 @@ def through_colorsys(image, change):
 
 
 @pytest.mark.parametrize(("severity", "raised"), [(1, 0.05), (5, 0.3)])
-def test_brightness_raises_the_value(pictures, severity, raised):
-    slow = through_colorsys(pictures[0], lambda h, s, v: (h, s, min(v + raised, 1)))
-    made = corrupted(pictures[:1], "brightness", severity)[0]
+def test_brightness_raises_the_value(make_images, severity, raised):
+    slow = through_colorsys(make_images[0], lambda h, s, v: (h, s, min(v + raised, 1)))
+    made = corrupted(make_images[:1], "brightness", severity)[0]
     assert np.abs(slow - made).max() <= 1.001
 
 
 @pytest.mark.parametrize(("severity", "factor", "more"), [(2, 0.1, 0.0), (5, 2.5, 0.2)])
-def test_saturate_changes_the_saturation(pictures, severity, factor, more):
-    slow = through_colorsys(pictures[0], lambda h, s, v: (h, min(s * factor + more, 1), v))
-    made = corrupted(pictures[:1], "saturate", severity)[0]
+def test_saturate_changes_the_saturation(make_images, severity, factor, more):
+    slow = through_colorsys(make_images[0], lambda h, s, v: (h, min(s * factor + more, 1), v))
+    made = corrupted(make_images[:1], "saturate", severity)[0]
     assert np.abs(slow - made).max() <= 1.001
 
 
-def test_contrast_shrinks_deviations_channel_by_channel(pictures):
-    image = pictures[0] / 255
+def test_contrast_shrinks_deviations_channel_by_channel(make_images):
+    image = make_images[0] / 255
     mean = image.reshape(-1, 3).mean(axis=0)
     slow = np.clip((image - mean) * 0.15 + mean, 0, 1) * 255
-    assert np.abs(slow - corrupted(pictures[:1], "contrast", 5)[0]).max() <= 1.001
+    assert np.abs(slow - corrupted(make_images[:1], "contrast", 5)[0]).max() <= 1.001
 
 
 def test_plasma_is_the_diamond_square_walk_on_a_torus():
@@ -300,9 +300,9 @@ def test_clouds_reach_from_none_to_all_and_are_smooth_when_they_decay(rng):
     assert np.abs(np.diff(smooth)).mean() < np.abs(np.diff(rough)).mean() / 2
 
 
-def test_fog_keeps_the_brightest_value_in_reach(pictures):
-    made = corrupted(pictures, "fog", 5)
-    assert (made.max(axis=(1, 2, 3)) <= pictures.max(axis=(1, 2, 3))).all()
+def test_fog_keeps_the_brightest_value_in_reach(make_images):
+    made = corrupted(make_images, "fog", 5)
+    assert (made.max(axis=(1, 2, 3)) <= make_images.max(axis=(1, 2, 3))).all()
     black = np.zeros((1, 32, 32, 3), np.uint8)
     assert (corrupted(black, "fog", 5) == 0).all()  # no light, nothing to scatter
 
@@ -327,13 +327,13 @@ def test_snow_only_adds_light():
 # ------------------------------------------------------------ digital
 
 
-def test_pixelate_is_boxes(pictures):
-    made = corrupted(pictures, "pixelate", 5)
-    small = Image.fromarray(pictures[2]).resize((20, 20), Image.Resampling.BOX)
+def test_pixelate_is_boxes(make_images):
+    made = corrupted(make_images, "pixelate", 5)
+    small = Image.fromarray(make_images[2]).resize((20, 20), Image.Resampling.BOX)
     assert (np.asarray(small.resize((32, 32), Image.Resampling.BOX)) == made[2]).all()
     assert len(np.unique(made[2].reshape(-1, 3), axis=0)) <= 20 * 20
 
 
-def test_jpeg_of_lower_quality_is_worse(pictures):
-    errors = [damage(pictures, "jpeg_compression", severity) for severity in range(1, 6)]
+def test_jpeg_of_lower_quality_is_worse(make_images):
+    errors = [damage(make_images, "jpeg_compression", severity) for severity in range(1, 6)]
     assert errors == sorted(errors)

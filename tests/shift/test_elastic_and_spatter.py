@@ -1,4 +1,4 @@
-"""Warped pictures and drops of water, beside slower ways to the same."""
+"""Warped images and drops of water, compared with slower methods."""
 
 import numpy as np
 import pytest

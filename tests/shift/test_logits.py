@@ -1,10 +1,10 @@
-"""Logits are computed once, and not trusted when not whole or not those asked for."""
+"""Logits are computed once, and incomplete or other cached logits are not used."""
 
 import numpy as np
 import pytest
 
 from benchmarks.shift import logits as module
-from benchmarks.shift.__main__ import parser, wanted
+from benchmarks.shift.__main__ import parser, selected_settings
 from benchmarks.shift.corruptions import CLEAN, CORRUPTIONS, EXTRA
 from benchmarks.shift.logits import (
     NETWORKS,
@@ -12,9 +12,9 @@ from benchmarks.shift.logits import (
     choosing,
     fill,
     keep,
-    kept,
     logits,
     measuring,
+    read_cache,
 )
 
 FOG = Setting("resnet20", "fog", 5)
@@ -22,7 +22,7 @@ FOG = Setting("resnet20", "fog", 5)
 
 @pytest.fixture
 def answered(tmp_path, monkeypatch, rng):
-    """A cache of its own, three pictures, and a network that notes when it is asked."""
+    """A separate cache, three images, and a network that records its calls."""
     monkeypatch.setenv("VERACAL_CACHE", str(tmp_path))
     images = rng.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
     asked = []
@@ -43,7 +43,7 @@ def test_logits_are_computed_once(answered):
     assert answered == ["resnet20"]
     assert first[0].dtype == np.float32 and first[1].tolist() == [1, 0, 2]
     assert all((one == two).all() for one, two in zip(first, second, strict=True))
-    assert (logits("resnet20")[0] != first[0]).any()  # clean pictures are others
+    assert (logits("resnet20")[0] != first[0]).any()  # clean images differ
 
 
 @pytest.mark.parametrize("harm", ["cut", "flipped", "emptied", "another's"])
@@ -57,12 +57,12 @@ def test_a_harmed_file_is_computed_anew(answered, harm):
         flipped = whole[:-1] + bytes([whole[-1] ^ 1])
         harmed = {"cut": whole[:-8], "flipped": flipped, "emptied": b""}[harm]
     FOG.place.write_bytes(harmed)
-    assert kept(FOG) is None
+    assert read_cache(FOG) is None
     asked = len(answered)
     again, _ = logits("resnet20", "fog", 5)
     assert len(answered) == asked + 1 and (again == scores).all()
-    found = kept(FOG)
-    assert found is not None and (found[0] == scores).all()  # mended
+    found = read_cache(FOG)
+    assert found is not None and (found[0] == scores).all()  # restored
 
 
 def test_a_changed_definition_is_computed_anew(answered, monkeypatch):
@@ -71,8 +71,8 @@ def test_a_changed_definition_is_computed_anew(answered, monkeypatch):
     module.definition.cache_clear()
     other = {**CORRUPTIONS, "contrast": CORRUPTIONS["brightness"]}
     monkeypatch.setattr("benchmarks.shift.corruptions.CORRUPTIONS", other)
-    assert kept(Setting("resnet20", "contrast", 5)) is None
-    assert kept(FOG) is not None
+    assert read_cache(Setting("resnet20", "contrast", 5)) is None
+    assert read_cache(FOG) is not None
     module.definition.cache_clear()
 
 
@@ -118,16 +118,16 @@ def test_there_are_no_other_settings(wrong):
 
 def test_what_is_typed_is_what_is_wanted():
     typed = parser().parse_args(["logits", "--networks", "resnet32", "--severity", "3"])
-    found = wanted(typed.networks, typed.severity, typed.choosing)
+    found = selected_settings(typed.networks, typed.severity, typed.choosing)
     assert {setting.network for setting in found} == {"resnet32"}
     assert {setting.severity for setting in found} == {0, 3} and len(found) == 16
-    everything = wanted(list(NETWORKS), 5, with_choosing=True)
+    everything = selected_settings(list(NETWORKS), 5, with_choosing=True)
     assert len(everything) == 84 and everything[0] == Setting("resnet20")
 
 
 @pytest.mark.long
 def test_published_accuracy(data_folder):
-    """On clean pictures; He et al. and the weights' authors print errors of 8.27 % and less."""
+    """On clean images; He et al. and the weights' authors print errors of 8.27 % and less."""
     data_folder("resnet_cifar10_weights")
     scores, labels = logits("resnet20")
     assert scores.shape == (10_000, 10) and np.bincount(labels).tolist() == [1_000] * 10

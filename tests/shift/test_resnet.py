@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.datasets import FetchError
-from benchmarks.shift import weights as kept_weights
+from benchmarks.shift import weights as weight_cache
 from benchmarks.shift.resnet import (
     DEPTHS,
     DEVIATION,
@@ -24,7 +24,7 @@ from benchmarks.shift.weights import converted, digest, published, weights
 
 
 @pytest.fixture
-def pictures(rng):
+def make_images(rng):
     return rng.integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
 
 
@@ -69,9 +69,9 @@ def test_the_shortcut_takes_every_second_pixel_and_pads_channels_evenly():
     assert (found[:, :2] == 0).all() and (found[:, 6:] == 0).all()
 
 
-def test_pictures_are_normalized_channel_by_channel(pictures):
-    slow = (pictures / 255 - np.array(MEAN)) / np.array(DEVIATION)
-    found = normalized(pictures)
+def test_pictures_are_normalized_channel_by_channel(make_images):
+    slow = (make_images / 255 - np.array(MEAN)) / np.array(DEVIATION)
+    found = normalized(make_images)
     assert found.shape == (5, 3, 32, 32) and found.dtype == torch.float32
     assert found.numpy() == pytest.approx(slow.transpose(0, 3, 1, 2), abs=1e-5)
 
@@ -100,31 +100,31 @@ def written_out(state, depth, x):
 
 
 @pytest.mark.parametrize("depth", [20, 32])
-def test_a_network_is_what_is_written_out(pictures, depth):
+def test_a_network_is_what_is_written_out(make_images, depth):
     built = trained(depth)
     with torch.no_grad():
-        found = built(normalized(pictures)).numpy()
-        slow = written_out(built.state_dict(), depth, normalized(pictures)).numpy()
+        found = built(normalized(make_images)).numpy()
+        slow = written_out(built.state_dict(), depth, normalized(make_images)).numpy()
     assert found == pytest.approx(slow, rel=1e-3, abs=1e-3)
 
 
-def test_folding_keeps_the_answers(pictures):
+def test_folding_keeps_the_answers(make_images):
     plain = trained(20)
     with torch.no_grad():
-        slow = plain(normalized(pictures)).numpy()
-    quick = logits_of(network("resnet20", trained(20).state_dict()), pictures)
+        slow = plain(normalized(make_images)).numpy()
+    quick = logits_of(network("resnet20", trained(20).state_dict()), make_images)
     assert quick.shape == (5, 10) and quick.dtype == np.float32
     assert quick == pytest.approx(slow, rel=1e-4, abs=1e-4)
-    assert np.ptp(slow, axis=0).min() > 0  # pictures are told apart
+    assert np.ptp(slow, axis=0).min() > 0  # images are distinguished
     left = [part for part in folded(plain).modules() if isinstance(part, nn.BatchNorm2d)]
     assert left == []
 
 
-def test_batches_do_not_matter(pictures, monkeypatch):
+def test_batches_do_not_matter(make_images, monkeypatch):
     built = network("resnet20", trained(20).state_dict())
-    whole = logits_of(built, pictures)
+    whole = logits_of(built, make_images)
     monkeypatch.setattr("benchmarks.shift.resnet._BATCH", 2)
-    assert logits_of(built, pictures) == pytest.approx(whole, rel=1e-4, abs=1e-5)
+    assert logits_of(built, make_images) == pytest.approx(whole, rel=1e-4, abs=1e-5)
 
 
 def pickled(state: dict[str, torch.Tensor], place) -> None:
@@ -158,7 +158,7 @@ def test_published_weights_round_trip(data_folder, cache, monkeypatch):
     assert set(load_file(place)) == set(converted(source)) == set(first)
     ResNet(20).load_state_dict(first, strict=False)
 
-    monkeypatch.setattr(kept_weights, "converted", lambda _: pytest.fail("converted again"))
+    monkeypatch.setattr(weight_cache, "converted", lambda _: pytest.fail("converted again"))
     again = weights("resnet20")
     assert all((again[name] == first[name]).all() for name in first)
 
@@ -172,7 +172,7 @@ def test_harmed_weights_are_converted_anew(data_folder, cache, harm):
     place.write_bytes(whole[:-100] if harm == "cut" else whole[:-1] + bytes([whole[-1] ^ 1]))
     again = weights("resnet20")
     assert all((again[name] == first[name]).all() for name in first)
-    assert digest(load_file(place)) == digest(first)  # mended
+    assert digest(load_file(place)) == digest(first)  # restored
 
 
 def test_weights_with_another_checksum_are_refused(tmp_path, cache, monkeypatch):

@@ -18,7 +18,7 @@ nothing, nor do children that it forks.
 The result names, for each test, the branches and functions that it entered. So one run says
 what the full suite reaches, what ``make test`` reaches of it, and which tests can notice that a
 line changes (``tests/tools/mutate.py``). What a shared fixture enters is attributed to the test
-that was first to ask for it, which makes the share of ``make test`` smaller, never larger.
+that was the first to request it, which makes the share of ``make test`` smaller, never larger.
 """
 
 import argparse
@@ -146,7 +146,7 @@ class Instrument(ast.NodeTransformer):
 
 @dataclass(frozen=True)
 class Source:
-    """A file of the release path: its blocks, of which the first has a number."""
+    """A file of the release path: its blocks, and the number of the first."""
 
     path: Path
     start: int

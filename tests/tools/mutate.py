@@ -1,11 +1,11 @@
 """Change single lines of the release path at random and see whether a test notices.
 
-    python -m tests.tools.mutate --minutes 60   # go on where the last run stopped
+    python -m tests.tools.mutate --minutes 60   # continue where the last run stopped
     python -m tests.tools.mutate --summary      # score and survivors so far, in Markdown
 
 Every place where an operator can be changed is a mutant: comparisons, arithmetic, constants,
 ``and`` and ``or``, conditions negated, statements dropped, ``return None`` instead of a value.
-They are tried in an order shuffled by a fixed seed, so the first ones are a random sample of
+They are tested in an order shuffled by a fixed seed, so the first ones are a random sample of
 all, and their score estimates that of all, with Wilson's interval.
 
 A mutant is written into a copy of the repository. The tests that entered the block of the
@@ -209,7 +209,7 @@ def nearest_tests(mutant: Mutant, result: Result, most: int) -> list[str]:
     inside = set(range(source.start, source.start + len(source.blocks)))
     wanted = {min(around)[1]} if around else inside
     entered = {name: set(found.tolist()) for name, found in result.tests.items()}
-    # What is entered while modules are imported and parameters made concerns every test of it.
+    # Blocks that are entered during imports and parametrization concern every test of a file.
     imported = entered.pop("", set())
     early = not around or bool(wanted & imported)
     place = set(Path(mutant.file).with_suffix("").parts)
@@ -310,7 +310,7 @@ class Outcome:
     seconds: float
 
 
-def known() -> dict[tuple, Outcome]:
+def read_outcomes() -> dict[tuple, Outcome]:
     """Outcomes that were noted, the last of each mutant."""
     if not NOTES.exists():
         return {}
@@ -363,7 +363,7 @@ def wilson(hits: int, n: int, z: float = 1.959964) -> tuple[float, float]:
 
 def summary(seed: int) -> Iterator[str]:
     """Score and survivors, in Markdown."""
-    noted = known()
+    noted = read_outcomes()
     tried = [noted[mutant.key] for mutant in every_mutant(seed) if mutant.key in noted]
     if not tried:
         yield "No mutant of the present code was tried."
@@ -402,7 +402,7 @@ def run(arguments: argparse.Namespace) -> None:
     result = Result.read(RESULT)
     sources()
     end = time.monotonic() + 60 * arguments.minutes
-    done = known()
+    done = read_outcomes()
     if arguments.again:
         done = {key: outcome for key, outcome in done.items() if outcome.outcome == "killed"}
     for name in PRELOADED:

@@ -1,4 +1,4 @@
-"""Run the full suite and the gates many times, quiet and busy, and say whether any failed.
+"""Run the full suite and the gates many times, with and without load, and report failures.
 
     python -m tests.tools.repeat_runs            # the missing ones of 10 suites, 5 gates
     python -m tests.tools.repeat_runs --summary  # the results so far, in Markdown
@@ -153,7 +153,7 @@ def is_same(noted: str, commit: str) -> bool:
 def summarize(outcomes: Sequence[Outcome]) -> str:
     """A table in Markdown, with the number of failures below it."""
     lines = [
-        "| run | beside a loop on each core | commit | seconds | result |",
+        "| run | busy loop on each core | commit | seconds | result |",
         "|---|---|---|---:|---|",
     ]
     for one in sorted(outcomes, key=lambda one: (one.what != "suite", one.number)):

@@ -44,7 +44,7 @@ class Profile:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        """Note what a test costs, with the fixtures that it is the first to ask for."""
+        """Record the time of a test, with the fixtures that it is the first to request."""
         cpu, wall, starts = processor_seconds(), time.perf_counter(), self.starts
         modules = len(sys.modules)
         try:

@@ -1,4 +1,4 @@
-"""Batched fits equal the fits made one by one."""
+"""Batched fits equal sequential fits."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -254,7 +254,11 @@ def test_each_record_enters_each_batch_independently(rate, gathered, monkeypatch
     assert members.max() == 1
 
     counts = members.sum(axis=2).ravel()  # sizes of batches are binomial
-    assert law(counts, stats.binom(n, rate)) > 1e-3 > law(counts, stats.binom(n, rate * 1.1))
+    assert (
+        distribution_pvalue(counts, stats.binom(n, rate))
+        > 1e-3
+        > distribution_pvalue(counts, stats.binom(n, rate * 1.1))
+    )
     each = members.sum(axis=(0, 1))  # all records have the same rate
     assert stats.chisquare(each).pvalue > 1e-3
     pairs = np.corrcoef(members.reshape(-1, n).T) - np.eye(n)  # and are independent
@@ -263,7 +267,7 @@ def test_each_record_enters_each_batch_independently(rate, gathered, monkeypatch
     assert np.abs(models_pairs).max() < 5 / np.sqrt(steps * n)
 
 
-def law(counts, expected):
+def distribution_pvalue(counts, expected):
     """P-value of counts against a distribution, with rare values merged into cells."""
     many = 10 / len(counts)
     values = np.arange(1, counts.max() + 2)
@@ -288,7 +292,7 @@ def test_a_batch_that_needs_more_draws_gets_them(monkeypatch):
     rows = poisson_rows(n, rate, 2_000, rng=rng)
     counts = (rows < n).sum(axis=1)
     assert counts.max() == rows.shape[1] and (np.diff(rows, axis=1)[rows[:, 1:] < n] > 0).all()
-    assert law(counts, stats.binom(n, rate)) > 1e-3
+    assert distribution_pvalue(counts, stats.binom(n, rate)) > 1e-3
 
 
 def test_batches_of_no_records_are_empty():

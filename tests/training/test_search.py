@@ -283,7 +283,7 @@ def test_the_noisy_score_decides(data, monkeypatch):
 def test_without_a_trial_the_default_depends_on_no_record(data, rng, relation, holdout):
     n = 600 if relation == "replace-one" else 17
     others = Dataset(rng.normal(size=(n, 3)), rng.integers(2, size=n), data.classes, size=600)
-    seed = next(s for s in range(99) if _drawn(s, data, relation, holdout) == 0)
+    seed = next(s for s in range(99) if _draw_trials(s, data, relation, holdout) == 0)
     settings = dict(
         distribution="poisson", mean=1.0, default=1, relation=relation, holdout=holdout
     )
@@ -303,7 +303,7 @@ def test_without_a_trial_the_default_depends_on_no_record(data, rng, relation, h
     assert fitted.private_
 
 
-def _drawn(seed, data, relation, holdout):
+def _draw_trials(seed, data, relation, holdout):
     """The number of trials for a seed."""
     FITS.clear()
     fitted = search(

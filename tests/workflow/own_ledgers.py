@@ -1,4 +1,4 @@
-"""Runs whose ledger is beside their output, so that tests share none."""
+"""Runs whose ledger is next to their output, so that tests share none."""
 
 from pathlib import Path
 from typing import Any

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.made import SCHEMA, table, write
+from tests.cli.sample_tables import SCHEMA, table, write
 from veracal.artifact import PrivateClassifier
 from veracal.calibration import PlattScaling
 from veracal.data import scan_rows
@@ -71,7 +71,7 @@ def test_maps_are_fitted_on_records_that_are_not_audited(config):
     with_maps = AuditRun(recalibrate=PlattScaling(), random_state=3)
     some, all_ = (audit_config(config, [2.0], SETTINGS, how) for how in (with_maps, FIXED))
     assert 0 < len(some.rows) < len(all_.rows) and set(some.rows) < set(all_.rows)
-    # The runs are the same: people who are audited in both have the same counts.
+    # The runs are the same: individuals who are audited in both have the same counts.
     shared = np.searchsorted(all_.rows, some.rows)
     np.testing.assert_array_equal(
         all_.audits[0].individuals.counts[shared], some.audits[0].individuals.counts
@@ -112,7 +112,7 @@ def test_an_empty_test_partition_is_an_error(config):
 
 
 def test_rows_are_located_when_units_lost_some(tmp_path, monkeypatch):
-    """Of whoever has too many rows some are drawn; the others keep their numbers."""
+    """Of an individual with too many rows some are drawn; the others keep their numbers."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
     text = SCHEMA + '\n[columns.id]\nkind = "unit"\nmax_contributions = 2\n'

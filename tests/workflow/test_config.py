@@ -1,4 +1,4 @@
-"""Every choice of a run is read from TOML, and a wrong word is told with the right one."""
+"""Every setting of a run is read from TOML; errors name the most similar valid one."""
 
 import json
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_paths_are_relative_to_the_config(tmp_path):
     (tmp_path / "run.toml").write_text(WHOLE)
     actual = Config.load(tmp_path / "run.toml")
     assert actual.data.source == str(tmp_path / "visits.csv")
-    assert actual.data.schema == "visits.toml"  # which is not there, and is told so later
+    assert actual.data.schema == "visits.toml"  # which does not exist, as reported later
 
 
 HEAD = 'format = 1\n[data]\nsource = "x"\n'

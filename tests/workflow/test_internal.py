@@ -108,8 +108,8 @@ def test_an_existing_folder_is_rejected_before_any_charge(tmp_path):
 
 
 def test_internal_figures_by_group(tmp_path):
-    """Figures of each group, if the run tells groups apart."""
-    from tests.cli.made import write
+    """Figures of each group, if the run breaks results down by group."""
+    from tests.cli.sample_tables import write
 
     write(tmp_path)
     data = DataConfig(str(tmp_path / "visits.csv"), str(tmp_path / "visits.toml"))

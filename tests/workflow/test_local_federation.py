@@ -39,7 +39,7 @@ def test_all_hospitals_are_members_of_a_local_federation(federation):
 
 
 def test_the_model_is_overconfident_at_the_hospitals(federation):
-    """So that there is something to repair, which one temperature repairs."""
+    """So that the model is miscalibrated, and one temperature recalibrates it."""
     model = PrivateClassifier.load(federation.model)
     for hospital in federation.hospitals:
         table = load(hospital.folder / "visits.csv", schema=model.schema)

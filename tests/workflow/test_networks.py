@@ -40,7 +40,7 @@ classes = ["bad", "good"]
 
 @pytest.fixture
 def reviews(tmp_path):
-    """A table of texts, of which some are good."""
+    """A table of texts, some of which are positive."""
     with (tmp_path / "reviews.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["review", "verdict"])
@@ -88,33 +88,33 @@ def test_texts_with_frozen_features_and_with_fine_tuning(reviews, tmp_path, monk
     assert actual.encoder.extractor.name == "minilm-tokens"
 
 
-def pictures(shape, dtype=np.uint8):
+def make_images(shape, dtype=np.uint8):
     return Dataset(np.zeros((3, *shape), dtype), np.arange(3), ("a", "b", "c"), size=30)
 
 
 @pytest.mark.parametrize(
     ("kind", "records", "network"),
     [
-        ("cnn", pictures((28, 28)), ("mnist_cnn", {"classes": 3, "tanh": True})),
-        ("cnn", pictures((32, 32, 3)), ("cifar_cnn", {"classes": 3})),
+        ("cnn", make_images((28, 28)), ("mnist_cnn", {"classes": 3, "tanh": True})),
+        ("cnn", make_images((32, 32, 3)), ("cifar_cnn", {"classes": 3})),
         (
             "cnn",
-            pictures((16, 16, 3)),
+            make_images((16, 16, 3)),
             ("five_layer_cnn", {"classes": 3, "channels": 3, "side": 16, "flat": False}),
         ),
         (
             "cnn",
-            pictures((3 * 81,), np.float64),
+            make_images((3 * 81,), np.float64),
             ("five_layer_cnn", {"classes": 3, "channels": 3, "side": 9, "flat": True}),
         ),
         (
             "mlp",
-            pictures((5,), np.float64),
+            make_images((5,), np.float64),
             ("mlp", {"features": 5, "classes": 3, "hidden": [4]}),
         ),
         (
             "features",
-            pictures((5,), np.float64),
+            make_images((5,), np.float64),
             ("dense_head", {"features": 5, "classes": 3, "hidden": 4, "normalized": True}),
         ),
     ],
@@ -128,9 +128,9 @@ def test_the_network_follows_from_the_form_of_rows(kind, records, network):
 @pytest.mark.parametrize(
     ("kind", "records", "match"),
     [
-        ("cnn", pictures((12, 10)), "square images"),
-        ("cnn", pictures((65,), np.float64), "square images"),
-        ("mlp", pictures((8, 8)), "rows of numbers"),
+        ("cnn", make_images((12, 10)), "square images"),
+        ("cnn", make_images((65,), np.float64), "square images"),
+        ("mlp", make_images((8, 8)), "rows of numbers"),
     ],
 )
 def test_rows_of_another_form_are_rejected(kind, records, match):
@@ -169,7 +169,7 @@ def test_a_setting_that_does_not_apply_is_rejected(tmp_path):
 
 
 def test_units_of_a_named_set_need_a_bound(tmp_path):
-    """Pictures of persons, as a catalog gives them: no schema says how many one has."""
+    """Images of persons from a catalog: no schema limits their number per person."""
     records = load_records(DIGITS)
     whole = replace(records.dataset, units=np.arange(len(records.dataset)) // 2)
     with pytest.raises(DataError, match="--max-contributions"):

@@ -464,7 +464,7 @@ def test_a_changed_schema_is_rejected(visits, before, after, tmp_path):
 
 
 def test_another_split_than_that_of_training_is_rejected(tmp_path):
-    """With another key, people who were learnt from would be measured on, too."""
+    """With another key, trained individuals would be measured, too."""
     result = run(QUICK, tmp_path / "model")
     settings = replace(QUICK, data=replace(QUICK.data, split_key="other")).to_json()
     other = replace(result.results, settings=settings)
@@ -624,7 +624,7 @@ def test_dates_of_another_model_are_not_used(visits, tmp_path):
 
 
 def test_respelled_ids_are_in_no_partition_of_a_later_measurement(visits, tmp_path):
-    """As new ids they would draw anew, and people who were trained on would be tested on."""
+    """As new ids they would draw again, and trained individuals would be tested."""
     (tmp_path / "visits.toml").write_text(PATIENTS)
     lines = [f"{20 + i % 60},{i // 2},{int(i % 60 > 30)}" for i in range(400)]
     (tmp_path / "visits.csv").write_text("\n".join(["age,sex,ill", *lines]))
@@ -637,7 +637,7 @@ def test_respelled_ids_are_in_no_partition_of_a_later_measurement(visits, tmp_pa
 
 
 def test_another_schema_of_the_same_file_is_rejected(visits, tmp_path):
-    """By other columns an individual would be somebody else, and in another partition."""
+    """By other columns an individual would have another id, and another partition."""
     place = tmp_path / "model.ledger"
     run(replace(visits, measurement=MeasurementConfig()), tmp_path / "model")
     Ledger(place).extend(epsilon=5.0, delta=1e-3)

@@ -3,7 +3,7 @@
 Hendrycks and Dietterich 2019 (https://arxiv.org/abs/1903.12261) publish fifteen corruptions for
 measuring and four more for choosing, at severities from 1 to 5. The code here is our own; the
 constants are theirs. It differs from what their pictures were made with in the random draws, in
-frost, which is a made texture instead of photographs, and in arithmetic below the last bit of
+frost, which is a synthetic texture instead of photographs, and in arithmetic below the last bit of
 a byte.
 """
 
@@ -24,7 +24,7 @@ MEASURED: Mapping[str, Corruption] = {
     "defocus_blur": blur.defocus_blur,
     "elastic_transform": digital.elastic_transform,
     "fog": weather.fog,
-    "frost_made": weather.frost_made,
+    "frost_made": weather.synthetic_frost,
     "gaussian_noise": noise.gaussian_noise,
     "glass_blur": blur.glass_blur,
     "impulse_noise": noise.impulse_noise,

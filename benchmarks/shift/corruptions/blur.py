@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from scipy import ndimage
 
-from benchmarks.shift.corruptions.motion import blurred_along, drawn_angles
+from benchmarks.shift.corruptions.motion import blurred_along, draw_angles
 from benchmarks.shift.corruptions.scales import cut_to_bytes, rounded_to_bytes, unit
 from benchmarks.shift.corruptions.zoom import applied, zoom_matrix
 from veracal._types import Array, Floats
@@ -49,11 +49,11 @@ def glass_blur(images: Array, severity: int, rng: np.random.Generator) -> Array:
     deviation, rounds = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[severity - 1]
     wandering = cut_to_bytes(smoothed(unit(images), deviation))
     for stream in rng.spawn(rounds):
-        wandering = wandered(wandering, stream.integers(-1, 1, (*images.shape[:3], 2)))
+        wandering = displace(wandering, stream.integers(-1, 1, (*images.shape[:3], 2)))
     return cut_to_bytes(smoothed(unit(wandering), deviation))
 
 
-def wandered(images: Array, offsets: Array) -> Array:
+def displace(images: Array, offsets: Array) -> Array:
     """Give every pixel but those of the edge its own value or that of a neighbor.
 
     The published program visits pixels (h, w) from the last row and column down to 2 and
@@ -79,7 +79,7 @@ def wandered(images: Array, offsets: Array) -> Array:
 def motion_blur(images: Array, severity: int, rng: np.random.Generator) -> Array:
     """Blur along a line within 45 degrees of level."""
     radius, deviation = ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))[severity - 1]
-    degrees = drawn_angles(len(images), -45, 45, rng)
+    degrees = draw_angles(len(images), -45, 45, rng)
     return rounded_to_bytes(
         blurred_along(images.astype(np.float32), radius, deviation, degrees)
     )

@@ -1,4 +1,4 @@
-"""Frost that was never photographed: a made texture of ice.
+"""Frost that was never photographed: a synthetic texture of ice.
 
 CIFAR-10-C lays random pieces of five photographs of frosted glass over its pictures. They are
 not to be had here, so five textures are made instead, about as large as the photographs are

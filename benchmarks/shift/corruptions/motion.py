@@ -16,7 +16,7 @@ def line_weights(radius: int, deviation: float) -> Floats:
     return np.asarray(weights / weights.sum(), np.float32)
 
 
-def line_places(degrees: Floats, length: int) -> Ints:
+def line_positions(degrees: Floats, length: int) -> Ints:
     """Places along lines at angles of shape (n,): (down, right), of shape (n, length, 2)."""
     angles = np.deg2rad(degrees)
     steps = np.stack([np.sin(angles), np.cos(angles)], axis=1)
@@ -26,7 +26,7 @@ def line_places(degrees: Floats, length: int) -> Ints:
 def blurred_along(images: Floats, radius: int, deviation: float, degrees: Floats) -> Floats:
     """Blur pictures of shape (n, h, w, ...) along lines at angles of shape (n,)."""
     weights = line_weights(radius, deviation)
-    places, far = line_places(degrees, len(weights)), len(weights)
+    places, far = line_positions(degrees, len(weights)), len(weights)
     rest = [(0, 0)] * (images.ndim - 3)
     padded = np.pad(images, [(0, 0), (far, far), (far, far), *rest], mode="edge")
     height, width = images.shape[1:3]
@@ -40,6 +40,6 @@ def blurred_along(images: Floats, radius: int, deviation: float, degrees: Floats
     return result
 
 
-def drawn_angles(count: int, low: float, high: float, rng: np.random.Generator) -> Array:
+def draw_angles(count: int, low: float, high: float, rng: np.random.Generator) -> Array:
     """One angle a picture, in degrees."""
     return rng.uniform(low, high, count)

@@ -8,7 +8,7 @@ https://arxiv.org/abs/1903.12261). The published frost is cut out of photographs
 import numpy as np
 
 from benchmarks.shift.corruptions.ice import ice_crops
-from benchmarks.shift.corruptions.motion import blurred_along, drawn_angles
+from benchmarks.shift.corruptions.motion import blurred_along, draw_angles
 from benchmarks.shift.corruptions.plasma import plasma
 from benchmarks.shift.corruptions.scales import cut_to_bytes, rounded_to_bytes, unit
 from benchmarks.shift.corruptions.zoom import zoom_matrix
@@ -26,8 +26,8 @@ def fog(images: Array, severity: int, rng: np.random.Generator) -> Array:
     return cut_to_bytes((clear + amount * clouds) * brightest / (brightest + amount))
 
 
-def frost_made(images: Array, severity: int, rng: np.random.Generator) -> Array:
-    """Add ice on the lens: a made texture, where the published frost is photographed."""
+def synthetic_frost(images: Array, severity: int, rng: np.random.Generator) -> Array:
+    """Add ice on the lens: a synthetic texture, where the published frost is photographed."""
     kept, added = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
     return cut_to_bytes(kept * unit(images) + added * ice_crops(images.shape, rng))
 
@@ -44,7 +44,7 @@ def snow(images: Array, severity: int, rng: np.random.Generator) -> Array:
     flakes, angles = rng.spawn(2)
     layer = mean + deviation * flakes.standard_normal(images.shape[:3], dtype=np.float32)
     layer = flakes_of(layer, size, least)
-    degrees = drawn_angles(len(images), -135, -45, angles)
+    degrees = draw_angles(len(images), -135, -45, angles)
     layer = unit(rounded_to_bytes(blurred_along(layer, radius, length, degrees)))[..., None]
     clear = unit(images)
     pale = np.maximum(clear, 1.5 * (clear @ _LUMA)[..., None] + 0.5)

@@ -58,8 +58,8 @@ def brier(scores: Scores) -> float:
     return float(((p - np.eye(p.shape[1])[scores.labels]) ** 2).sum(axis=1).mean())
 
 
-def said_brier(mapped: Scores, given: Scores) -> float:
-    """Mean squared gap of being right and the probability of the class predicted before."""
+def top_label_brier(mapped: Scores, given: Scores) -> float:
+    """Mean squared gap between correctness and the probability of the former prediction."""
     rows = np.arange(len(given))
     said = mapped.probabilities[rows, given.predictions].astype(np.float64)
     return float(((said - (given.predictions == given.labels)) ** 2).mean())

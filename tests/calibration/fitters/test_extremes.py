@@ -5,7 +5,7 @@ import pytest
 from sklearn.base import clone
 
 from tests.calibration.fitters.sample_scores import FITTERS, logits
-from tests.calibration.maps.sample_maps import strange
+from tests.calibration.maps.sample_maps import extreme_scores
 from veracal.calibration import BetaCalibration, MapFitter, PlattScaling, from_json
 from veracal.data import Scores
 from veracal.errors import DataError
@@ -23,7 +23,7 @@ def check(fitter: MapFitter, scores: Scores, name: str) -> None:
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("fitter", FITTERS, ids=repr)
 def test_strange_scores(fitter: MapFitter, k: int) -> None:
-    for name, scores in strange(k):
+    for name, scores in extreme_scores(k):
         if len(scores):
             check(fitter, scores, name)
         else:

@@ -16,7 +16,7 @@ from tests.calibration.fitters.sample_scores import (
     brier,
     logits,
     nll,
-    said_brier,
+    top_label_brier,
 )
 from veracal.calibration import (
     HistogramBinning,
@@ -65,7 +65,7 @@ def test_squared_error_never_rises_on_the_records_of_the_fit(
 ) -> None:
     mapped = clone(fitter).fit_transform(scores)
     if getattr(fitter, "form", "top-label") == "top-label":
-        assert said_brier(mapped, scores) <= said_brier(scores, scores) + ROUNDING
+        assert top_label_brier(mapped, scores) <= top_label_brier(scores, scores) + ROUNDING
     else:
         assert brier(mapped) <= brier(scores) + ROUNDING
 
@@ -78,7 +78,7 @@ def test_other_records_gain_from_it(fitter: MapFitter, k: int) -> None:
     fitter = clone(fitter).fit(seen)
     mapped = fitter.transform(unseen)
     if fitter.kept_:
-        assert said_brier(mapped, unseen) < said_brier(unseen, unseen) - 0.01
+        assert top_label_brier(mapped, unseen) < top_label_brier(unseen, unseen) - 0.01
     else:  # one bin for all says less than confidences do
         assert fitter.bins == 1 and mapped is unseen
 
@@ -89,7 +89,7 @@ def test_logits_and_probabilities_are_not_confused(fitter: MapFitter) -> None:
     one = clone(fitter).fit_transform(as_logits).probabilities
     other = clone(fitter).fit_transform(as_probabilities).probabilities
     if isinstance(fitter, PlattScaling) and fitter.form != "scalar":
-        # Probabilities have lost the constant of each row, of which these forms make use.
+        # Probabilities have lost the constant of each row, which these forms use.
         assert np.abs(one - other).max() > 1e-3
     else:
         np.testing.assert_allclose(one, other, atol=1e-5)

@@ -44,7 +44,7 @@ def test_it_is_never_less_likely_than_one_temperature() -> None:
     rng = np.random.default_rng(3)
     for k in (2, 3, 10):
         z = 3 * rng.normal(size=(400, k))
-        p = 0.8 * softmax(z, axis=1) + 0.2 / k  # some labels are anybody's guess
+        p = 0.8 * softmax(z, axis=1) + 0.2 / k  # some labels are random
         y = (p.cumsum(axis=1) > rng.random((len(z), 1))).argmax(axis=1)
         scores = Scores.from_logits(z, y)
         one, two = TemperatureScaling(), TwoTemperatureScaling()

@@ -23,7 +23,7 @@ TINY = 5e-324
 
 
 def maps(k: int) -> list[CalibrationMap]:
-    """Maps of every kind and form for k classes, none of them mild."""
+    """Maps of every kind and form for k classes, with strong effects."""
     line = np.linspace(-2.0, 2.0, k)
     many = 1 if k == 2 else k
     curves = [[0.0, 0.2, 0.9]] * many, [[0.0, 0.0, 1.0]] * many
@@ -52,8 +52,8 @@ def maps(k: int) -> list[CalibrationMap]:
     ]
 
 
-def strange(k: int) -> Iterator[tuple[str, Scores]]:
-    """Scores for k classes that break what was not thought through, each with a name."""
+def extreme_scores(k: int) -> Iterator[tuple[str, Scores]]:
+    """Extreme scores for k classes, each with a name."""
     zero = np.zeros((3, k))
     label = [0, k - 1, 0]
     first, last = zero.copy(), zero.copy()
@@ -80,6 +80,6 @@ def strange(k: int) -> Iterator[tuple[str, Scores]]:
     yield "minus zero probability", Scores.from_probabilities(np.where(first, 1, -0.0), label)
 
 
-def apart(a: Scores, b: Scores) -> float:
+def max_difference(a: Scores, b: Scores) -> float:
     """Largest difference between the probabilities of two scores."""
     return float(np.abs(a.probabilities - b.probabilities).max(initial=0.0))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.calibration.maps.sample_maps import maps, strange
+from tests.calibration.maps.sample_maps import extreme_scores, maps
 from veracal.calibration import (
     Binned,
     CalibrationMap,
@@ -20,7 +20,7 @@ from veracal.data import Scores
 @pytest.mark.parametrize("which", range(len(maps(2))), ids=[repr(m) for m in maps(2)])
 def test_strange_scores(k: int, which: int) -> None:
     map_ = maps(k)[which]
-    for name, scores in strange(k):
+    for name, scores in extreme_scores(k):
         check(map_, scores, name)
 
 

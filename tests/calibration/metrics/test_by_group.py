@@ -20,7 +20,7 @@ def test_by_group(name, rng):
     assert result.values["nobody"].value is None
 
 
-def made(n, stretch, rng) -> Scores:
+def make_groups(n, stretch, rng) -> Scores:
     """Two groups of n records, second class predicted with too high a confidence."""
     p = rng.uniform(0.5, 1, 2 * n)
     odds = np.log(p / (1 - p)) / stretch
@@ -35,7 +35,7 @@ def held(interval, *, n=300, stretch=1.25, truth=0.0328, trials=25):
     for _ in range(trials):
         result = by_group(
             ece,
-            made(n, stretch, rng),
+            make_groups(n, stretch, rng),
             "site",
             replicates=60,
             interval=interval,

@@ -49,7 +49,7 @@ class Quick:
 
 @pytest.fixture
 def holder(tmp_path):
-    """A function that makes holders with ledgers of their own."""
+    """A function that creates curators with their own ledgers."""
     result = []
 
     def make(records, budget=ONE, **settings):

@@ -77,7 +77,7 @@ def test_the_same_queries_under_another_id_are_charged_again(holder, rng):
 
 
 def test_mapped_scores_are_other_records_to_the_ledger(holder, rng):
-    """Measure, repair, measure again: the most natural use, without a name or a version."""
+    """Measure, recalibrate, measure again: the usual order, without a name or a version."""
     scores = miscalibrated(4_000, 3.0, rng)
     source = holder(scores, Budget(30.0))
     before = measure_private(source, epsilon=10.0).overall.ece.value

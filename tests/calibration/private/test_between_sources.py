@@ -55,7 +55,7 @@ def test_it_equals_its_definition_written_out():
 
 
 def test_it_is_right_on_average_and_never_negative():
-    """Unbiased before it is cut off at zero: noise and difference of sources apart."""
+    """Unbiased before truncation at zero: noise and variation of sources are separated."""
     rng = np.random.default_rng(1)
     m, spread, noise = 12, 30.0, 20.0
     result = []

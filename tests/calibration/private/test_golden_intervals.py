@@ -22,7 +22,7 @@ STEP = 2.0**-20
 
 
 class World:
-    """Two-class records in sources of unequal size, asked for gaps or losses with noise."""
+    """Two-class records in sources of unequal size, queried for gaps or losses with noise."""
 
     def __init__(self, rng, *, sources, n, scale):
         sizes = rng.integers(n // 2, n + n // 2 + 1, size=sources)
@@ -148,7 +148,9 @@ def test_students_half_width_is_its_formula(rng):
     )
     for entry in range(3):
         deviation = math.sqrt(((parts[:, entry] - parts[:, entry].mean()) ** 2).sum() / 13)
-        quantile = 3.0123  # of Student's law with 13 degrees, two-sided 0.01, from tables
+        quantile = (
+            3.0123  # of Student's distribution with 13 degrees, two-sided 0.01, from tables
+        )
         assert reach[entry] == pytest.approx(quantile * deviation * math.sqrt(14), rel=1e-4)
 
 

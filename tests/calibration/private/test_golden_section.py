@@ -16,7 +16,7 @@ from veracal.calibration.private.root_posterior import TemperatureGrid
 
 
 class Counting:
-    """A function that remembers where it was asked."""
+    """A function that records where it was evaluated."""
 
     def __init__(self, function):
         self.function, self.asked = function, []
@@ -44,7 +44,7 @@ def as_defined(function, low, high, reductions):
 
 
 def old_bracket(function, low, high, reductions):
-    """A close mistake: the new point is made of the bracket before the cut."""
+    """A close mistake: the new point is computed from the bracket before the cut."""
     t0, t1 = high - RATIO * (high - low), low + RATIO * (high - low)
     h0, h1 = function(t0), function(t1)
     for _ in range(reductions):

@@ -27,7 +27,7 @@ of_relations = pytest.mark.parametrize("relation", RELATIONS)
 
 
 def slowly(scores, objective, t):
-    """What is made small, record by record, as the paper prints it."""
+    """The minimized objective, record by record, as printed in the paper."""
     gaps, losses = np.zeros(15), 0.0
     for logits, label in zip(scores.values, scores.labels, strict=True):
         powers = np.exp((logits - logits.max()) / t)
@@ -136,7 +136,7 @@ def test_a_value_after_the_last_cut_is_seen(holder, rng, monkeypatch):
     monkeypatch.setattr(golden, "narrow_bracket", one_value_more)
     with pytest.raises(IndexError):  # there is no price for it
         fitter.fit(PrepaidSource(scores, fitter.event()))
-    # Even if somebody gives it one, nobody pays.
+    # Even with one, there is no charge.
     asks = fitter._queries()
     monkeypatch.setattr(GoldenTemperature, "_queries", lambda _: [*asks, asks[0]])
     announced = golden.QueryRequest.event(asks[0], "add-remove")
@@ -201,7 +201,7 @@ def test_a_fit_that_broke_off_goes_on_where_it_was(holder, rng, objective, reque
     assert source.ledger.spent().epsilon == pytest.approx(0.3)
     first = fitter.fit(source, request=request_id)
     assert source.ledger.spent().epsilon == pytest.approx(0.6)
-    again = clone(fitter).fit(source, request=request_id)  # there is no budget left to ask anew
+    again = clone(fitter).fit(source, request=request_id)  # no budget is left for new queries
     assert again.map_ == first.map_ and again.releases_ == first.releases_
     assert again.evaluations_ == first.evaluations_ and again.temperature_ == first.temperature_
 
@@ -253,7 +253,7 @@ def test_a_source_that_falls_silent_is_left_out_of_every_value(rng):
 
 
 def stale(ask, low, high, reductions):
-    """A close mistake: a value is kept as it was when its point was asked for."""
+    """A close mistake: a value is kept from when its point was queried."""
     seen = []
 
     def remember(point):
@@ -284,7 +284,7 @@ def test_a_dropped_out_source_is_charged_and_named(holder, rng):
 
 
 def test_rows_of_one_unit_are_not_so_many_chances():
-    """Rows of one person may all be alike, so a sample of them says less."""
+    """Rows of one individual may be equal, so a sample of them contains less information."""
     settings = [SourceSums(np.array([[gap]]), (), 1.0) for gap in (-80.0, 80.0)]
     fitter = GoldenTemperature(epsilon=1.0, size=500)
     points = np.array([2.0, 4.0])
@@ -312,7 +312,7 @@ def test_the_interval_says_what_it_counts(rng):
 
 @of_objectives
 def test_intervals_hold_the_right_temperature(objective, rng):
-    """End to end, at sources of unequal size; the law is tested on the formulas."""
+    """End to end, at sources of unequal size; the distribution is tested on the formulas."""
     for _ in range(4):
         parts = [miscalibrated(int(n), 2.0, rng) for n in rng.integers(10, 60, size=10)]
         pool = Pool([Quick(part, rng) for part in parts])

@@ -158,7 +158,7 @@ def test_noise_adds_no_more_than_the_stated_bias(sources, largest, rng):
 
 @pytest.mark.parametrize("epsilon", [0.05, 1.0])
 def test_intervals_hold_the_truth(epsilon, rng):
-    """Of the population: records and noise are drawn anew."""
+    """Of the population: records and noise are drawn again."""
     many = miscalibrated(400_000, 2.0, rng)
     accuracy, _, brier = plain(many)
     expected = np.mean([plain(miscalibrated(800, 2.0, rng))[1] for _ in range(100)])
@@ -233,7 +233,7 @@ def test_groups_must_be_those_declared(holder, rng):
     source = holder(with_groups(50, rng))
     with pytest.raises(DataError, match="declare"):
         measure_private(source, epsilon=0.5, group="age", group_names=("old", "young"))
-    assert not list(source.ledger.entries())  # told before anything was charged
+    assert not list(source.ledger.entries())  # reported before anything was charged
 
 
 @pytest.mark.parametrize(

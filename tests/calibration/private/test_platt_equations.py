@@ -118,7 +118,9 @@ def test_the_curvature_equals_its_definition(rng):
     expected = q.sum(), (q * np.clip(0.7 * scores.values / 8, -1, 1)).sum()
     result = PlattCurvature(0.7, k, bits=20).evaluate(scores) / 2**20
     np.testing.assert_allclose(result, expected, atol=40 * 2.0**-20)
-    tied = Scores.from_logits(np.full((1, k), 1e6), [0])  # as unsure as can be, and far up
+    tied = Scores.from_logits(
+        np.full((1, k), 1e6), [0]
+    )  # with the lowest confidence, and far up
     reached = np.linalg.norm(PlattCurvature(1.0, k).evaluate(tied) / 2**12)
     assert 0.99 < reached / PlattCurvature(1.0, k).bound <= 1 + 2**-10
 

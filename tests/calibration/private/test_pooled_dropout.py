@@ -28,14 +28,14 @@ def spread_of_interval(silent, sources=8):
 
 
 def normal_spread(silent):
-    """The same, had the normal law been taken."""
+    """The same with a normal distribution."""
     student = "veracal.calibration.private.pooled.stats.t"
     with mock.patch(student, SimpleNamespace(isf=lambda tail, _: stats.norm.isf(tail))):
         return spread_of_interval(silent)
 
 
 def test_few_sources_that_answer_say_little_about_the_others():
-    # Almost all of the width is how sources differ: Student's law, with 3 degrees of freedom.
+    # Nearly all of the width is the variation of sources: Student's t with 3 degrees of freedom.
     wider = stats.t.isf(0.025, 3) / stats.norm.isf(0.025)
     silent = range(4, 8)
     assert 0.9 * wider < spread_of_interval(silent) / normal_spread(silent) <= wider

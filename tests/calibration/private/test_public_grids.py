@@ -53,7 +53,7 @@ def test_center_and_spread_are_multiples_of_two_to_minus_twelve(bits, inverse):
 
 
 class Listening(Public):
-    """Public records that remember which inverse temperatures were asked about."""
+    """Public records that record the queried inverse temperatures."""
 
     heard: list
 

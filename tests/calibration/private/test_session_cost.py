@@ -94,8 +94,8 @@ def test_a_statement_covers_every_query(holder, rng):
     )
 
 
-def asked_of(paths, query):
-    """An answer of a pool in which these sources were asked."""
+def answer_of(paths, query):
+    """An answer of a pool that queried these sources."""
     statement = Pool([Public(SCORES), Public(SCORES)]).answer(query.query, micro_epsilon=1)
     return replace(
         statement, private=True, requested={path: query.event("add-remove") for path in paths}
@@ -108,9 +108,9 @@ def test_records_at_several_sources_cost_at_each():
         QueryRequest(Count(), 100_000),
         QueryRequest(Gap(inverse=0.5), 50_000),
     ]
-    # Of three sources one was asked everything, one twice, one once: 0.35, 0.3, 0.2.
+    # Of three sources one got all queries, one two, one a single one: 0.35, 0.3, 0.2.
     rows = [[(0,), (1,), (2,)], [(0,), (1,)], [(0,)]]
-    releases = [asked_of(row, query) for row, query in zip(rows, queries, strict=True)]
+    releases = [answer_of(row, query) for row, query in zip(rows, queries, strict=True)]
     for times, epsilon in ((1, 0.35), (2, 0.65), (3, 0.85), (9, 0.85)):
         statement = combined_statement(releases, Unit(), covers="this", at_sources=times)
         assert statement.epsilon == pytest.approx(epsilon, abs=1e-9)
@@ -152,7 +152,7 @@ def test_moving_between_sources_is_said_to_cost_both(holder, rng):
 
 def test_ten_thousand_sources_are_stated_as_quickly_as_the_kinds_of_them():
     event = QueryRequest(Gap(), 1_000).event("add-remove")
-    release = asked_of([(i,) for i in range(10_000)], QueryRequest(Gap(), 1_000))
+    release = answer_of([(i,) for i in range(10_000)], QueryRequest(Gap(), 1_000))
     statement = combined_statement([release] * 3, Unit(), covers="this")
     assert statement.epsilon == pytest.approx(0.003, abs=1e-9)
     assert set(release.requested.values()) == {event}

@@ -52,31 +52,31 @@ def simulated(n=200, sources=5, *, seed=0, sizes=None, **settings):
     return SimulatedSources(scores, place, sources=sources, **settings)
 
 
-def asked(source, asks=ASKS):
-    """Everything asked of a source."""
+def list_requests(source, asks=ASKS):
+    """All requests to a source."""
     session = QuerySession(source)
     for i, ask in enumerate(asks):
         session.ask(ask, str(i))
     return session
 
 
-def silent_sets(m):
+def dropout_sets(m):
     return [s for k in range(m + 1) for s in itertools.combinations(range(m), k)]
 
 
-def check_every_silent_set(m):
-    """Whoever falls silent whenever: finite answers of the others, or a refusal."""
-    whole = asked(simulated(sources=m)).answers
-    for silent in silent_sets(m):
+def check_every_dropout_set(m):
+    """For any dropouts at any time: finite answers of the others, or a refusal."""
+    whole = list_requests(simulated(sources=m)).answers
+    for silent in dropout_sets(m):
         last = {i: j % (len(ASKS) + 1) for j, i in enumerate(silent)}  # answers given before
         out = {i for i, given in last.items() if given < len(ASKS)}
         left = [i for i in range(m) if i not in out]
         source = simulated(sources=m, dropouts=last)
         if not left:
             with pytest.raises(DropoutError):
-                asked(source)
+                list_requests(source)
             continue
-        session = asked(source)
+        session = list_requests(source)
         assert (session.n_present, session.n_sources) == (len(left), m)
         assert set(session._cohort.excluded) == {(i,) for i in out}
         for answer, all_of_it in zip(session.answers, whole, strict=True):
@@ -89,12 +89,12 @@ def check_every_silent_set(m):
 
 
 def test_every_set_of_silent_sources():
-    check_every_silent_set(5)
+    check_every_dropout_set(5)
 
 
 @pytest.mark.long
 def test_every_set_of_eight_silent_sources():
-    check_every_silent_set(8)
+    check_every_dropout_set(8)
 
 
 @pytest.mark.parametrize(
@@ -106,37 +106,37 @@ def test_lies_leave_finite_answers(number, bounded):
         return replace(release, units=(number,) * len(release.units))
 
     settings = {} if bounded else {"max_records": None}
-    session = asked(simulated(tampering={1: lie, 3: lie}, **settings))
-    honest = asked(simulated(dropouts=[1, 3]))
+    session = list_requests(simulated(tampering={1: lie, 3: lie}, **settings))
+    honest = list_requests(simulated(dropouts=[1, 3]))
     assert session.n_present == 3
     for answer, right in zip(session.answers, honest.answers, strict=True):
         assert answer.units == right.units
     with pytest.raises(DropoutError, match="at least 4 of 5"):
-        asked(simulated(tampering={1: lie, 3: lie}, min_sources=4))
+        list_requests(simulated(tampering={1: lie, 3: lie}, min_sources=4))
 
 
 def test_who_lies_later_is_out_of_the_earlier_answers_too():
     def lie(release):
         return replace(release, units=(2**70,)) if release.query == "gap" else release
 
-    session = asked(simulated(tampering={0: lie}))
-    assert session.answers[0].units == asked(simulated(dropouts=[0])).answers[0].units
-    assert session.releases[0].units == asked(simulated()).answers[0].units
+    session = list_requests(simulated(tampering={0: lie}))
+    assert session.answers[0].units == list_requests(simulated(dropouts=[0])).answers[0].units
+    assert session.releases[0].units == list_requests(simulated()).answers[0].units
 
 
 def test_sources_of_unequal_size():
     source = simulated(10_030, sizes=[0, 10_000, 1, 9, 20])
-    session = asked(source)
+    session = list_requests(source)
     assert session.n_present == 5
     n = sum(session.answers[0].values)
     assert n == pytest.approx(10_030, abs=2_000)
     # What is declared is about the largest; without room for it that one is left out.
-    session = asked(simulated(10_030, sizes=[0, 10_000, 1, 9, 20], max_records=20))
+    session = list_requests(simulated(10_030, sizes=[0, 10_000, 1, 9, 20], max_records=20))
     assert session.n_present == 4 and (1,) in session._cohort.excluded
 
 
 class Counting:
-    """A source that counts how often it is asked, and falls silent on the way."""
+    """A source that counts its requests, and drops out in between."""
 
     def __init__(self, source, gives):
         self.source, self.gives, self.asked = source, gives, 0
@@ -152,13 +152,13 @@ class Counting:
 def test_a_dropped_out_source_is_neither_queried_nor_charged_again(holder, rng, gives):
     holders = [holder(miscalibrated(20, 1.0, rng)) for _ in range(3)]
     late = Counting(holders[0], gives)
-    session = asked(Pool([late, *holders[1:]], min_sources=2))
+    session = list_requests(Pool([late, *holders[1:]], min_sources=2))
     assert late.asked == min(gives + 1, len(ASKS))
     assert holders[0].ledger.spent().epsilon == pytest.approx(0.1 * min(gives, 5))
     settings = combined_statement(session.answers, unit_of(session.source), covers="x")
     assert settings.epsilon == pytest.approx(0.5, abs=1e-12)
     charged = [release.requested for release in session.releases]
-    # It counts with everything it was asked for: the question that it let pass included.
+    # All its requests count, including the query that it did not answer.
     assert sum((0,) in paths for paths in charged) == min(gives + 1, len(ASKS))
 
 
@@ -230,7 +230,7 @@ def test_fits_are_of_the_sources_that_answered_everything(fitter):
 def test_a_search_with_dropouts_ends_where_one_without_them_does():
     asks = PrivateTemperature(epsilon=8.0)
     late = asks.fit(simulated(4_000, dropouts={1: 3, 3: 3})).temperature_
-    # Fell silent at the last question: the questions before it were asked with all of them,
+    # Dropped out at the last query: the queries before it were sent to all of them,
     # the answers are of those that stayed.
     never = PrivateTemperature(epsilon=8.0).fit(simulated(4_000, dropouts=[1, 3])).temperature_
     assert late.value == pytest.approx(never.value, rel=0.15)

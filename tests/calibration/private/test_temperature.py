@@ -114,7 +114,7 @@ def test_a_fit_that_broke_off_goes_on_where_it_was(holder, rng, request_id):
     spent = source.ledger.spent().epsilon
     first = fitter.fit(source, request=request_id)
     assert 0 < spent < source.ledger.spent().epsilon <= 0.4
-    again = clone(fitter).fit(source, request=request_id)  # there is no budget left to ask anew
+    again = clone(fitter).fit(source, request=request_id)  # no budget is left for new queries
     assert again.map_ == first.map_ and again.releases_ == first.releases_
 
 
@@ -187,7 +187,7 @@ def bisection(source, micro, probes=5):
 
 @pytest.mark.parametrize("epsilon", [0.02, 0.3])
 def test_intervals_hold_the_right_temperature(epsilon, rng):
-    """With records and noise drawn anew each time."""
+    """With records and noise drawn again each time."""
     hits = 0
     for i in range(60):
         temperature = (0.5, 1.0, 2.5)[i % 3]

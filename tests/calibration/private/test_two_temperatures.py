@@ -95,7 +95,7 @@ def test_a_holder_charges_all_of_it_and_nothing_twice(holder, rng):
     source = holder(bent(500, 1.0, 1.0, rng), Budget(1.0))
     fitter = PrivateTwoTemperatures(epsilon=1.0)
     first = clone(fitter).fit(source)
-    assert clone(fitter).fit(source).map_ == first.map_  # the same answers, for nothing
+    assert clone(fitter).fit(source).map_ == first.map_  # the same answers, at no cost
     with pytest.raises(BudgetError):
         clone(fitter).fit(source, request="again")
 
@@ -110,7 +110,7 @@ class SameForAll(Quick):
 
 
 def test_it_depends_on_answers_alone(rng):
-    """Other records that get the same noisy answers are asked the same, and end the same."""
+    """Other records with the same noisy answers get the same queries and the same result."""
     said = []
     for scores in (bent(2_000, 1.5, 0.7, rng), bent(2_000, 0.5, 1.0, rng), bent(3, 1, 1, rng)):
         source = SameForAll(scores, np.random.default_rng(1))
@@ -135,7 +135,7 @@ def test_noise_alone_leaves_temperatures_near_one_another(n, rng):
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 def test_intervals_hold_the_right_temperatures(epsilon, rng):
-    """With records and noise drawn anew each time; the map is read at one by the truth."""
+    """With records and noise drawn again each time; the map is evaluated on true probabilities."""
     hits = 0
     for _ in range(40):
         scores = miscalibrated(4_000, 1.3, rng, classes=3)

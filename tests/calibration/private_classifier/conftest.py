@@ -7,8 +7,8 @@ from veracal.calibration import private_classifier as module
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Scores that map and guard were asked of, and what was announced."""
+def queried_scores(monkeypatch):
+    """Scores that map and guard were queried about, and the announced queries."""
     seen = []
 
     class Watching(module.PrepaidSource):

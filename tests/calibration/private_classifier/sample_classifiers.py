@@ -12,11 +12,11 @@ RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (400, 3))
 Y = np.where(X[:, 0] + 0.5 * RNG.standard_normal(400) > 0, "yes", "no")
 DATA = Dataset(X, (Y == "yes").astype(int), ("no", "yes"), size=400)
-FITS = []  # what models below were fitted to
+FITS = []  # the data of all fits of the models below
 
 
-class Known(LinearClassifier):
-    """Public weights, as steep as it is told, that pretend to have cost something."""
+class PublicWeights(LinearClassifier):
+    """Public weights of a given slope that claim to have cost something."""
 
     def __init__(
         self,
@@ -61,4 +61,6 @@ def training(**changes):
 
 
 def calibrated(estimator=None, **changes):
-    return PrivateCalibratedClassifier(Known() if estimator is None else estimator, **changes)
+    return PrivateCalibratedClassifier(
+        PublicWeights() if estimator is None else estimator, **changes
+    )

@@ -5,7 +5,7 @@ import pytest
 
 from tests.calibration.private_classifier.sample_classifiers import (
     DATA,
-    Known,
+    PublicWeights,
     X,
     Y,
     calibrated,
@@ -22,7 +22,7 @@ def test_a_fit_with_everything_declared_is_private() -> None:
     assert fitted.private_ and fitted.not_private_because_ == ()
     assert 0.99 < fitted.statement_.epsilon <= 1.0
     assert fitted.classes_.tolist() == ["no", "yes"]
-    # Training by itself cost less, and must not say so.
+    # Training alone cost less, and must not state that cost.
     assert not fitted.estimator_.private_
     assert "part of a calibrated classifier" in fitted.estimator_.not_private_because_[-1]
 
@@ -39,7 +39,7 @@ def test_a_fit_with_everything_declared_is_private() -> None:
 def test_what_breaks_the_guarantee_is_said(changes, inner, reason) -> None:
     settings = {"classes": ["no", "yes"], "size": 400, **changes}
     for how in ("reuse", "split"):
-        fitted = calibrated(Known(**inner), recalibrate=how, **settings).fit(X, Y)
+        fitted = calibrated(PublicWeights(**inner), recalibrate=how, **settings).fit(X, Y)
         assert not fitted.private_ and fitted.statement_.epsilon == np.inf
         assert fitted.statement_ == NotPrivate(fitted.not_private_because_)
         assert len(fitted.not_private_because_) == 1
@@ -47,7 +47,7 @@ def test_what_breaks_the_guarantee_is_said(changes, inner, reason) -> None:
 
 
 def test_the_size_of_the_estimator_is_enough_where_it_gets_all_records() -> None:
-    assert calibrated(Known(size=400), classes=["no", "yes"]).fit(X, Y).private_
+    assert calibrated(PublicWeights(size=400), classes=["no", "yes"]).fit(X, Y).private_
     with pytest.raises(DataError, match="declared number of records"):
         calibrated(recalibrate="split").fit_records(Dataset(X, DATA.y, DATA.classes))
 
@@ -55,20 +55,20 @@ def test_the_size_of_the_estimator_is_enough_where_it_gets_all_records() -> None
 def test_a_fit_that_is_interrupted_claims_nothing() -> None:
     model = calibrated().fit_records(DATA)
     assert model.private_
-    model.estimator = Known(fails=True)
+    model.estimator = PublicWeights(fails=True)
     with pytest.raises(RuntimeError):
         model.fit_records(DATA)
     assert not model.private_ and model.statement_ == NotPrivate(("its fit did not finish",))
 
 
 def test_a_model_that_says_it_cost_something_else_is_not_released() -> None:
-    class Liar(Known):
+    class Liar(PublicWeights):
         def _learn(self, facts, rng):
             super()._learn(facts, rng)
             self.__class__ = Dear
             return ()
 
-    class Dear(Known):
+    class Dear(PublicWeights):
         @property
         def event_(self):
             return Gaussian(1.0)
@@ -96,7 +96,9 @@ def test_units_pay_for_all_their_rows() -> None:
     ids = np.repeat(np.arange(200), 2).astype(str)
     plain_set = Dataset(X, DATA.y, DATA.classes, units=ids, size=400)
     people = limit_contributions(plain_set, max_contributions=2)
-    model = calibrated(Known(unit=unit), unit=unit, method=PrivateTemperature(epsilon=0.1))
+    model = calibrated(
+        PublicWeights(unit=unit), unit=unit, method=PrivateTemperature(epsilon=0.1)
+    )
     fitted = model.fit_records(people)
     noises = [release.event.noise for release in fitted.releases_]
     plain = calibrated(method=PrivateTemperature(epsilon=0.1)).event().events[1].events

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from tests.calibration.private_classifier.sample_classifiers import (
     DATA,
     FITS,
-    Known,
+    PublicWeights,
     calibrated,
     training,
 )
@@ -42,7 +42,7 @@ def test_a_guard_is_charged_whether_or_not_it_keeps_the_map(how) -> None:
     guarded = calibrated(recalibrate=how, guard=Guard(0.3)).event()
     assert guarded.events == (*plain.events, guard_event(Identity(), epsilon=0.3))
     for steep in (0.1, 2.0, 50.0):  # calibrated or not
-        model = calibrated(Known(steep=steep), recalibrate=how, guard=Guard(0.3))
+        model = calibrated(PublicWeights(steep=steep), recalibrate=how, guard=Guard(0.3))
         assert model.fit_records(DATA).event_ == guarded
 
 
@@ -101,7 +101,7 @@ def test_the_cost_does_not_depend_on_records() -> None:
             assert clone(model).fit_records(records).event_ == before
 
 
-def test_a_holder_charges_first_and_exactly_that(tmp_path, asked) -> None:
+def test_a_holder_charges_first_and_exactly_that(tmp_path, queried_scores) -> None:
     model = calibrated(guard=Guard())
     event = model.event()
     budget = Budget(epsilon_for(event, 1e-5) + 1e-6, 1e-5)

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from tests.calibration.private_classifier.sample_classifiers import (
     DATA,
     FITS,
-    Known,
+    PublicWeights,
     calibrated,
     training,
 )
@@ -40,10 +40,12 @@ from veracal.training import NormClipper, make_private_pipeline
         ({"classes": ["a", "b"]}, "classes of the model"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_before_a_record_is_read(changes, said, asked):
+def test_settings_that_make_no_sense_are_refused_before_a_record_is_read(
+    changes, said, queried_scores
+):
     with pytest.raises(ValueError, match=said):
         calibrated(**changes).fit_records(DATA)
-    assert not FITS and not asked
+    assert not FITS and not queried_scores
 
 
 def test_another_unit_than_that_of_the_training_is_refused() -> None:
@@ -52,7 +54,7 @@ def test_another_unit_than_that_of_the_training_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "estimator", [LogisticRegression(), FrozenEstimator(Known().fit_records(DATA))]
+    "estimator", [LogisticRegression(), FrozenEstimator(PublicWeights().fit_records(DATA))]
 )
 def test_what_does_not_say_its_cost_is_refused(estimator) -> None:
     with pytest.raises(ValueError, match="a private classifier with an event"):

@@ -7,7 +7,7 @@ from sklearn.exceptions import NotFittedError
 
 from tests.calibration.private_classifier.sample_classifiers import (
     DATA,
-    Known,
+    PublicWeights,
     X,
     Y,
     calibrated,
@@ -25,10 +25,10 @@ from veracal.data import Dataset, score
 from veracal.errors import BudgetError
 
 
-def test_answers_have_the_announced_noise_and_are_all_kept(asked) -> None:
+def test_answers_have_the_announced_noise_and_are_all_kept(queried_scores) -> None:
     fitted = calibrated(guard=Guard(), unit=None).fit_records(DATA)
     events = [release.event for release in fitted.releases_]
-    (_, mapping), (_, guarding) = asked
+    (_, mapping), (_, guarding) = queried_scores
     assert tuple(events) == (*mapping.events, guarding)
     assert all(release.private for release in fitted.releases_)
 
@@ -41,7 +41,7 @@ def test_an_overconfident_model_is_repaired(how) -> None:
     train = Dataset(rows[:4_000], labels[:4_000], (0, 1), size=4_000)
     test = Dataset(rows[4_000:], labels[4_000:], (0, 1), size=4_000)
     fitted = calibrated(
-        Known(steep=20.0),
+        PublicWeights(steep=20.0),
         method=PrivateTemperature(epsilon=1.0),
         recalibrate=how,
         holdout=0.6,
@@ -58,7 +58,7 @@ def test_an_overconfident_model_is_repaired(how) -> None:
 
 
 def test_a_guard_that_sees_nothing_to_gain_keeps_the_scores() -> None:
-    fitted = calibrated(Known(steep=1.0), guard=Guard(0.001), random_state=2)
+    fitted = calibrated(PublicWeights(steep=1.0), guard=Guard(0.001), random_state=2)
     fitted.fit_records(DATA)
     assert not fitted.guard_result_.kept and fitted.map_ == Identity()
     np.testing.assert_array_equal(fitted.logits(X), fitted.estimator_.logits(X))
@@ -82,11 +82,11 @@ def test_nothing_is_predicted_before_a_fit() -> None:
             getattr(calibrated(), way)(X)
 
 
-def test_classes_in_another_order_are_not_mixed_up(asked) -> None:
+def test_classes_in_another_order_are_not_mixed_up(queried_scores) -> None:
     other = Dataset(X, (Y == "no").astype(int), ("yes", "no"), size=400)
     calibrated().fit_records(other)
     calibrated().fit_records(DATA)
-    first, second = (scores for scores, _ in asked)
+    first, second = (scores for scores, _ in queried_scores)
     assert first.classes == second.classes == ("no", "yes")
     np.testing.assert_array_equal(first.labels, second.labels)
 

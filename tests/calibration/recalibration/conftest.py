@@ -45,7 +45,7 @@ def spent(holders):
 
 
 class Breaks:
-    """A source that fails at one question, until it is mended."""
+    """A source that fails at one query, until it is fixed."""
 
     def __init__(self, source, at):
         self.source, self.left = source, at

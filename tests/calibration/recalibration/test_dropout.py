@@ -35,7 +35,7 @@ def test_a_dropped_out_source_is_charged_and_not_queried_again(holders, at):
     broken = [*sources[:2], Breaks(sources[2], at)]
     result = recalibrate(broken, "temperature", epsilon=40.0, measure=0.3, min_sources=2)
     assert result.dropouts == (None, None, "it could not be reached")
-    assert broken[2].left == 0  # it would have answered the next question, and was not asked
+    assert broken[2].left == 0  # it would have answered the next query, but got none
     assert result.before.count.value == pytest.approx(2 * N / 3, abs=30)
     assert result.after.ece.value < result.before.ece.value
     paid = spent(sources)

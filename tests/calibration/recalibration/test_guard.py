@@ -47,11 +47,11 @@ def test_a_chance_is_a_probability(chance, told, kept):
 
 
 def test_a_map_of_which_the_answers_do_not_say_that_it_helps_is_not_kept(holders):
-    """Calibrated scores, and so much noise that anything may have been found.
+    """Calibrated scores, and so much noise that the fitted map is random.
 
     A useless map may be kept at most once in twenty times (``beta``; here it was once in two
     hundred): five of ten are kept by chance in less than one of ten thousand runs at the
-    first rate, and always if the chance were not looked at.
+    first rate, and always without the probability check.
     """
     right = miscalibrated(200, 1.0, np.random.default_rng(3))
     runs = [
@@ -118,7 +118,7 @@ def test_the_guard_keeps_what_helps_and_nothing_else(holders, scores):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_is_promised_does_not_depend_on_whether_the_map_was_kept(holders, count):
-    """A map that is not kept is not asked about; had it been kept, it would have been."""
+    """A map that is not kept is not measured; a kept one is."""
     right = miscalibrated(N, 1.0, np.random.default_rng(1))
     sources = holders(count, Budget(5.0), records=right)
     result = recalibrate(

@@ -15,7 +15,7 @@ from veracal.queries import Curator, Pool, Public
 
 @pytest.mark.parametrize("method", ["temperature", "binning"])
 def test_it_reads_the_same_for_one_and_for_many(holders, method):
-    """The same call, word for word; what is told differs in numbers and noise alone."""
+    """The same call; its texts differ in numbers and noise alone."""
     rich = Budget(40.0)
     (one,), many = holders(1, rich), holders(3, rich)
     settings = []
@@ -56,7 +56,7 @@ def keys(value):
 
 
 def plain(line):
-    """A line without numbers, and without how many were asked."""
+    """A line without numbers, and without the number of queried sources."""
     line = line.replace("absolute gaps", "gaps").replace(", all sources together", "")
     return re.sub(r"\d+ sources?|one source|-?\d[\d.e+-]*", "#", line)
 

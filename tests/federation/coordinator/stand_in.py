@@ -95,7 +95,7 @@ class StandIn:
         return self.signed(request.id, json.loads(answer), entry.index, entry)
 
     def signed(self, request: str, units: Iterable[int], index: int, entry: object) -> bytes:
-        """An answer as it is sent."""
+        """An answer as sent by a source."""
         head = Head.sign(self.terms.source, index, entry.hash, entry.previous, self.key)
         return Answer(request, tuple(units), head).seal(self.key)
 

@@ -111,13 +111,13 @@ def test_a_modified_answer_in_the_file_is_rejected(history, tmp_path):
 def test_links_of_the_chain_are_verified_in_any_order(history, tmp_path):
     server = StandIn(tmp_path, scores())
     one = Remote(server.terms, COORDINATOR, server.reply, history)
-    late = one.prepare_request(wanted(100), 1)
+    late = one.prepare_request(make_request(100), 1)
     reply = server.reply(late)  # is on its way
     one.answer(Gap(0.5, 2), micro_epsilon=100)
     assert history.head(server.terms.source).index == 2
-    assert one.receive(wanted(100), reply).micro_epsilon == 100
+    assert one.receive(make_request(100), reply).micro_epsilon == 100
     assert history.fault(server.terms.source) is None
 
 
-def wanted(micro_epsilon):
+def make_request(micro_epsilon):
     return QueryRequest(COUNTS, micro_epsilon=micro_epsilon)

@@ -1,4 +1,4 @@
-"""Several sources elsewhere, asked together."""
+"""Several remote sources, queried together."""
 
 import threading
 from itertools import combinations
@@ -30,8 +30,8 @@ def three(tmp_path):
     return [StandIn(tmp_path, scores(400, seed=i)) for i in range(3)]
 
 
-def lying(server, change):
-    """A source that signs something else than its answer."""
+def lying_source(server, change):
+    """A source that signs a changed answer."""
 
     def reply(raw):
         answer = unseal_reply(server.reply(raw), server.key.public)
@@ -128,7 +128,7 @@ def test_dropouts_are_skipped_and_named(three, silent):
 )
 def test_invalid_answers_are_dropouts_and_the_map_is_still_fitted(three, change):
     result = recalibrate(
-        federated(three, {1: lying(three[1], change)}, min_sources=2), epsilon=4.0
+        federated(three, {1: lying_source(three[1], change)}, min_sources=2), epsilon=4.0
     )
     assert result.dropouts[0] is result.dropouts[2] is None
     assert "invalid" in result.dropouts[1]
@@ -159,7 +159,7 @@ def test_a_dropout_of_a_finished_round_stays_out_in_the_run(three):
 
 
 def test_concurrent_runs_continue_from_the_round_that_finished_first(tmp_path, three):
-    """Else they would ask on from different sums, and sources would pay for both."""
+    """Otherwise they would continue from different sums, and sources would pay for both."""
     terms, place = [server.terms for server in three], tmp_path / "history"
     replies = {server.terms.source: server.reply for server in three}
 
@@ -182,7 +182,7 @@ def test_concurrent_runs_continue_from_the_round_that_finished_first(tmp_path, t
 
 
 def late_once(server):
-    """A source whose answer is not ready at its deadline; asked again, it is."""
+    """A source whose answer is not ready at its deadline, but at a repeat."""
     times = []
 
     def reply(raw):

@@ -1,4 +1,4 @@
-"""One recalibration as a whole: the plan, breaking off anywhere, what everybody was charged."""
+"""A whole recalibration: the plan, interruptions at any point, the charges of all sources."""
 
 import json
 import math

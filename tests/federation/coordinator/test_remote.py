@@ -1,4 +1,4 @@
-"""One source elsewhere: what is asked, what is believed, what is kept."""
+"""One remote source: its requests, accepted answers, and records."""
 
 import dataclasses
 

@@ -94,7 +94,7 @@ class Hostile(http.server.BaseHTTPRequestHandler):
 
 
 def hostile_class() -> type[Hostile]:
-    """A class of its own, with nothing on record."""
+    """A separate class without recorded messages."""
     fresh = {"letters": [], "pieces": {}, "visits": [], "pushed": [], "flooded": []}
     return type("Fresh", (Hostile,), fresh)
 

@@ -1,4 +1,4 @@
-"""A source that stands in for a real one: python stand_in.py MODE ADDRESS CA KEY HOME."""
+"""A substitute for a real source: python stand_in.py MODE ADDRESS CA KEY HOME."""
 
 import signal
 import sys

@@ -23,23 +23,23 @@ def files(tmp_path):
 
 
 @pytest.fixture
-def taken():
+def occupied_port():
     """A port that another program listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()[1]
 
 
-def test_a_port_in_use_is_named(tmp_path, files, taken):
+def test_a_port_in_use_is_named(tmp_path, files, occupied_port):
     with pytest.raises(TransportError) as caught:
-        SuperLink(tmp_path, files, port=taken).__enter__()
+        SuperLink(tmp_path, files, port=occupied_port).__enter__()
     assert str(caught.value) == (
-        f"Port {taken} of 127.0.0.1 is in use by another program. Stop it, or choose "
+        f"Port {occupied_port} of 127.0.0.1 is in use by another program. Stop it, or choose "
         "another port."
     )
 
 
-def test_a_free_port_is_used(taken):
-    assert find_port("127.0.0.1") != taken
+def test_a_free_port_is_used(occupied_port):
+    assert find_port("127.0.0.1") != occupied_port
     free = find_port("127.0.0.1")
     assert find_port("127.0.0.1", free) == free
 

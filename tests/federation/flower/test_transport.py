@@ -1,4 +1,4 @@
-"""Real processes over TLS with registered keys: what is asked is answered, and no more."""
+"""Real processes over TLS with registered keys: requests are answered, and nothing else."""
 
 import os
 import signal
@@ -214,7 +214,7 @@ def test_a_run_cannot_be_taken_without_the_secret(three):
 
 
 def test_no_app_is_ever_fetched(three):
-    """What a run would execute stays where it is: nodes ask for messages only."""
+    """The app of a run is not fetched: nodes fetch messages only."""
     with three.transport("north") as transport:
         assert dict(transport.exchange({"north": b"c"}, timeout=240))
     said = three.link.log.read_text()

@@ -1,4 +1,4 @@
-"""What is asked from afar is what would be asked here, made of the source's own terms."""
+"""A remote query equals the local one, with bounds from the source's own terms."""
 
 import numpy as np
 import pytest

@@ -85,7 +85,7 @@ class EnrolledSource:
         return self.request(kind, **changed).seal(key)
 
     def ask(self, kind: str = "counts", **changed: Any) -> Answer:
-        """Ask, and read an answer that must be one."""
+        """Send a request, and read its reply, which must be an answer."""
         reply = unseal_reply(self.server.reply(self.raw(kind, **changed)), self.terms.key)
         assert isinstance(reply, Answer), self.why
         return reply

@@ -321,7 +321,7 @@ def test_input_that_is_not_bytes_is_refused(north: EnrolledSource, raw: object):
 
 
 def test_every_reply_is_sent_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """By a clock that stands still while a reply is made, however long that takes."""
+    """By a clock that stops while a reply is computed."""
     from veracal.federation.source import serving
 
     now = [0.0]

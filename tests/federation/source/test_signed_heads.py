@@ -1,4 +1,4 @@
-"""A ledger that was set back is noticed, by the file beside it, elsewhere, or by a request."""
+"""A rollback of a ledger is detected by its heads, by copies elsewhere, or by a request."""
 
 import shutil
 from pathlib import Path

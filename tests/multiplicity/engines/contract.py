@@ -23,9 +23,9 @@ def check_engine(
     engine : Engine
         Whose runs differ, as they do with any noise.
     other : Engine, optional
-        One of other records, individuals or parameters: its settings must be others.
+        One with other records, individuals or parameters: its settings must differ.
     runs : int
-        How many to ask for at once; at least 2 where the engine takes so many.
+        Number to request at once; at least 2 if the engine allows it.
     """
     count = min(runs, engine.runs_per_call)
     check_form(engine, count)
@@ -90,7 +90,7 @@ def check_settings(engine: AuditEngine, other: AuditEngine | None) -> None:
 
 
 def check_alone_and_together(engine: AuditEngine, runs: int, *, count: int) -> None:
-    """Runs asked for one by one have the law of runs asked for together.
+    """Runs requested one by one have the distribution of runs requested together.
 
     Two-sample Kolmogorov-Smirnov tests of the scores of some individuals, and of the spread of
     each run over individuals.
@@ -100,11 +100,11 @@ def check_alone_and_together(engine: AuditEngine, runs: int, *, count: int) -> N
     starts = range(runs, 2 * runs, count)
     some = [engine.scores(count, SEED.streams(start)) for start in starts]
     a, b = np.concatenate(alone)[:runs], np.concatenate(some)[:runs]
-    assert same_law(a.reshape(runs, -1), b.reshape(runs, -1)) > LEVEL
+    assert same_distribution(a.reshape(runs, -1), b.reshape(runs, -1)) > LEVEL
 
 
-def same_law(a: Floats, b: Floats, individuals: int = 8) -> float:
-    """Least p-value, times the number of tests, that two samples of runs have one law.
+def same_distribution(a: Floats, b: Floats, individuals: int = 8) -> float:
+    """Smallest p-value, times the number of tests, that two samples of runs are equal in law.
 
     Runs are independent and individuals are not, hence a test for each of some individuals.
 

@@ -12,7 +12,7 @@ from tests.multiplicity.engines.contract import (
     LEVEL,
     check_alone_and_together,
     check_engine,
-    same_law,
+    same_distribution,
 )
 from veracal.data import Dataset
 from veracal.errors import DataError
@@ -103,7 +103,7 @@ def test_neither_threads_nor_calls_change_a_bit(varied):
     assert np.array_equal(scores[0], scores[1]) and np.array_equal(scores[0], scores[2])
 
 
-# ---------------------------------------------------------------- law
+# ---------------------------------------------------------------- distribution
 
 
 def fits(model, data, count):
@@ -126,7 +126,7 @@ def fitted_models(model, data, count):
 @pytest.mark.parametrize(("model", "k"), [(MODELS[0], 2), (MODELS[1], 3), (MODELS[2], 3)])
 def test_runs_have_the_distribution_of_fits(model, k):
     data = table(k)
-    assert same_law(fits(model, data, 120), run(engine_of(model, data), 1_200)) > LEVEL
+    assert same_distribution(fits(model, data, 120), run(engine_of(model, data), 1_200)) > LEVEL
 
 
 def test_a_tenth_less_noise_is_detected():
@@ -147,8 +147,8 @@ def test_batches_are_shared_only_if_noise_alone_varies():
     data, model = table(), Regression(noise_multiplier=0.05)
     single, engine = fits(model, data, 150), engine_of(model, data)
     for varied in VARIED_BATCHES:
-        assert same_law(single, run(engine, 1_000, varied)) > LEVEL
-    assert same_law(single, run(engine, 1_000, "noise")) < LEVEL
+        assert same_distribution(single, run(engine, 1_000, varied)) > LEVEL
+    assert same_distribution(single, run(engine, 1_000, "noise")) < LEVEL
 
 
 def test_what_is_not_varied_is_the_same_in_all_calls():

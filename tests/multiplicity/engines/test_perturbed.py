@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from tests.multiplicity.engines.contract import LEVEL, check_engine, same_law
+from tests.multiplicity.engines.contract import LEVEL, check_engine, same_distribution
 from veracal.accounting import Unit
 from veracal.data import Dataset
 from veracal.errors import DataError
@@ -33,7 +33,7 @@ MODELS = [
 
 
 def table(k=2, n=60, d=3, seed=0):
-    """Records of which some are longer than the declared norm of the models."""
+    """Records, some of which are longer than the declared norm of the models."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     y = np.clip(np.floor(X[:, 0] + rng.normal(size=n) + k / 2), 0, k - 1).astype(int)
@@ -198,8 +198,8 @@ def test_batched_runs_have_the_distribution_of_fits(model, k):
     fits = [engine.scores(1, SEED.streams(run))[0] for run in range(150)]
     alone = np.array(fits).reshape(150, -1)  # a run is a fit, see above
     runs_per_call = batch(engine, 1_500, Seed.from_random_state(1)).reshape(1_500, -1)
-    assert same_law(alone, runs_per_call) > LEVEL
-    assert same_law(0.8 * alone, runs_per_call) < LEVEL
+    assert same_distribution(alone, runs_per_call) > LEVEL
+    assert same_distribution(0.8 * alone, runs_per_call) < LEVEL
 
 
 def test_output_perturbation_matches_the_closed_form():

@@ -32,7 +32,7 @@ SHORT = {"epsilon": None, "noise_multiplier": 1.0, "steps": 5}
 DESCENT = PrivateLogisticRegression(**SHORT)
 
 
-def made(k=2, n=60, seed=0, **declared):
+def make_dataset(k=2, n=60, seed=0, **declared):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1, 1, (n, 3)) / 2
     y = rng.integers(k, size=n)
@@ -42,7 +42,7 @@ def made(k=2, n=60, seed=0, **declared):
 
 
 def engine(model, train=None, X=None, **settings):
-    train = made() if train is None else train
+    train = make_dataset() if train is None else train
     return RetrainEngine(model, train, train.X[:7] if X is None else X, jobs=1, **settings)
 
 
@@ -54,7 +54,7 @@ def one(result, run=0):
 # ---------------------------------------------------------------- the contract
 
 
-def drawn(run):
+def draw_noise(run):
     return run.streams.noise.random(len(run.individuals))
 
 
@@ -72,11 +72,11 @@ def drawn(run):
     ids=lambda value: str(value) if isinstance(value, int) else type(value).__name__,
 )
 def test_any_classifier_keeps_the_contract(model, k):
-    check_engine(engine(model, made(k)), other=engine(model, made(k, seed=1)))
+    check_engine(engine(model, make_dataset(k)), other=engine(model, make_dataset(k, seed=1)))
 
 
 def test_a_function_keeps_the_contract():
-    check_engine(engine(drawn), other=engine(drawn, version="2"))
+    check_engine(engine(draw_noise), other=engine(draw_noise, version="2"))
 
 
 def test_a_deterministic_model_scores_alike_in_every_run():
@@ -88,7 +88,7 @@ def test_a_deterministic_model_scores_alike_in_every_run():
 
 
 def test_a_run_fits_a_clone_with_its_own_seeds():
-    train = made()
+    train = make_dataset()
     rng = SEED.streams(4).noise
     model = PrivateCalibratedClassifier(DESCENT)
     slowly = clone(model)
@@ -111,13 +111,13 @@ def test_declared_facts_reach_our_estimators():
             seen.append(dataset)
             return super().fit_records(dataset)
 
-    train = made(size=61)
+    train = make_dataset(size=61)
     one(engine(Watched(**SHORT), train))
     assert seen == [train] and seen[0].size == 61 and seen[0].norm == 2.0
 
 
 def test_our_logits_equal_the_decision_function():
-    train = made()
+    train = make_dataset()
     seed = int(SEED.streams(0).noise.integers(2**31))
     model = ObjectivePerturbation(epsilon=2.0)
     fitted = clone(model).set_params(random_state=seed).fit_records(train)
@@ -127,11 +127,11 @@ def test_our_logits_equal_the_decision_function():
     assert np.array_equal(one(result), -fitted.decision_function(train.X[:7]))
     ordered = Dataset(train.X, 1 - train.y, ("b", "z"), size=60, norm=2.0)
     assert np.array_equal(one(engine(model, ordered)), -one(result))
-    assert not fitted.private_  # whoever has the seed takes the noise off
+    assert not fitted.private_  # the seed determines the noise
 
 
 def test_columns_follow_the_declared_order():
-    train = made(4, n=400)
+    train = make_dataset(4, n=400)
     forest = RandomForestClassifier(5, random_state=0)
     result = engine(forest, train)
     seed = int(SEED.streams(0).noise.integers(2**31))
@@ -151,7 +151,7 @@ def test_columns_follow_the_declared_order():
 @pytest.mark.parametrize("seen", [[0, 2], [0, 2, 3]])
 @pytest.mark.parametrize("model", [TREE, RidgeClassifier()], ids=["probability", "logit"])
 def test_an_absent_class_is_never_predicted(model, seen):
-    whole = made(4, n=200)
+    whole = make_dataset(4, n=200)
     kept = np.isin(whole.y, seen)
     train = Dataset(whole.X[kept], whole.y[kept], whole.classes)
     result = engine(model, train, whole.X[:30])
@@ -177,7 +177,7 @@ class Decides(ClassifierMixin, BaseEstimator):
 
 
 def test_decisions_alone_are_probabilities_of_0_and_1():
-    train = made(3)
+    train = make_dataset(3)
     result = engine(Decides(), train)
     expected = np.zeros((7, 3))
     for individual, row in enumerate(train.X[:7]):
@@ -186,7 +186,7 @@ def test_decisions_alone_are_probabilities_of_0_and_1():
 
 
 def test_pairwise_columns_are_not_classes():
-    train = made(3)
+    train = make_dataset(3)
     pairs = SVC(decision_function_shape="ovo")  # three pairs of three classes
     result = engine(pairs, train)
     labels = np.array(train.classes)[train.y]
@@ -208,7 +208,7 @@ def test_a_function_may_return_a_fitted_model():
         seeded = clone(DESCENT).set_params(random_state=run.seed("noise"))
         return seeded.fit_records(run.records)
 
-    train = made()
+    train = make_dataset()
     seed = RunContext(0, SEED.streams(0), None, None).seed("noise")
     slowly = clone(DESCENT).set_params(random_state=seed).fit_records(train)
     expected = -slowly.decision_function(train.X[:7])  # of b, the first in the alphabet
@@ -242,7 +242,7 @@ def test_a_seed_is_repeatable():
 @pytest.mark.parametrize("varied", ["noise", "noise and batches"])
 def test_a_classifier_only_supports_varying_all(varied):
     seed = Seed.from_random_state(3, varied)
-    assert len(list(engine(drawn).stream([range(1)], seed))) == 1
+    assert len(list(engine(draw_noise).stream([range(1)], seed))) == 1
     with pytest.raises(ValueError, match="Expected varied='all' for .*DecisionTree"):
         list(engine(TREE).stream([range(1)], seed))
     with pytest.raises(ValueError, match="Expected varied='all' for .*DecisionTree"):
@@ -266,12 +266,12 @@ def test_settings_distinguish_models():
     base = engine(make_pipeline(StandardScaler(), SGDClassifier())).settings()
     same = engine(make_pipeline(StandardScaler(), SGDClassifier(random_state=5))).settings()
     assert base == same and json.loads(json.dumps(base, allow_nan=False)) == base
-    train = made()
+    train = make_dataset()
     for other in (
         engine(make_pipeline(StandardScaler(), SGDClassifier(alpha=0.1))),
         engine(make_pipeline(StandardScaler(with_std=False), SGDClassifier())),
         engine(SGDClassifier()),
-        engine(make_pipeline(StandardScaler(), SGDClassifier()), made(size=61)),
+        engine(make_pipeline(StandardScaler(), SGDClassifier()), make_dataset(size=61)),
         engine(make_pipeline(StandardScaler(), SGDClassifier()), X=train.X[1:8]),
         engine(make_pipeline(StandardScaler(), SGDClassifier()), version="2"),
     ):
@@ -279,7 +279,7 @@ def test_settings_distinguish_models():
 
 
 def test_settings_name_functions_and_survive_json():
-    model = partial(drawn)
+    model = partial(draw_noise)
     told_of = engine(model).settings()["model"]
     assert told_of["function"].endswith("test_retraining.drawn")
     values = [np.float32(2), np.arange(3), {1: float("nan")}, {2, 1}, object(), len, 1e400]
@@ -331,7 +331,7 @@ def test_a_run_that_fails_is_named_with_its_cause(model, cause):
     ],
 )
 def test_invalid_scores_name_the_run(scores, complaint):
-    train = made()
+    train = make_dataset()
     with pytest.raises(DataError, match=complaint):
         list(engine(lambda run: scores, train, train.X[:3]).stream([range(4, 5)], SEED))
 
@@ -360,7 +360,7 @@ def test_scores_become_finite_and_sum_to_1():
     ],
 )
 def test_settings_are_checked(settings, complaint):
-    train = made()
+    train = make_dataset()
     with pytest.raises(ValueError, match=complaint):
         RetrainEngine(TREE, train, train.X, **settings)
 
@@ -384,14 +384,14 @@ def test_only_one_run_per_call():
 
 
 def test_records_of_one_class_are_rejected():
-    whole = made()
+    whole = make_dataset()
     only = Dataset(whole.X[whole.y == 1], whole.y[whole.y == 1], whole.classes)
     with pytest.raises(DataError, match="at least two classes, found only 'b'"):
         engine(TREE, only)
 
 
 def test_rows_need_the_features_of_the_records():
-    train = made()
+    train = make_dataset()
     with pytest.raises(DataError, match=r"rows of shape \(3,\).* found shape \(60, 2\)"):
         engine(TREE, train, train.X[:, :2])
     with pytest.raises(DataError, match=r"found shape \(0, 3\)"):

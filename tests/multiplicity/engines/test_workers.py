@@ -69,7 +69,7 @@ def started_here(but=frozenset()):
     for child in psutil.Process().children():
         if child in but:
             continue
-        with suppress(psutil.NoSuchProcess):  # it may end while it is looked at
+        with suppress(psutil.NoSuchProcess):  # it may end during the check
             for one in (child, *child.children(recursive=True)):
                 command = " ".join(one.cmdline())
                 if command and "resource_tracker" not in command:
@@ -157,7 +157,7 @@ def crashed():
     os.kill(os.getpid(), signal.SIGABRT)
 
 
-def left():
+def exit_worker():
     os._exit(4)
 
 
@@ -194,7 +194,7 @@ def with_nan(run):
 
 
 class Unloadable:
-    """Cannot be unpickled: stands for a module that workers do not have."""
+    """Cannot be unpickled, like a module that workers do not have."""
 
     def __reduce__(self):
         return __import__, ("nobody_has_this",)
@@ -268,7 +268,7 @@ def test_a_killed_worker_is_reported_and_finished_runs_are_kept(train, workers):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "reported"),
-    [(left, "ended its process .exit code 4."), (crashed, "crashed .SIGABRT.")],
+    [(exit_worker, "ended its process .exit code 4."), (crashed, "crashed .SIGABRT.")],
 )
 def test_the_end_of_a_worker_is_explained(train, how, reported):
     engine = RetrainEngine(partial(ending, how), train, train.X, jobs=2)
@@ -461,7 +461,7 @@ def test_dask_survives_one_lost_worker_and_reports_the_loss_of_all(train):
         assert_same(result, collected_here(late_first, train))
         client.wait_for_workers(2, timeout=60)
         with pytest.raises(WorkerError, match="Workers of Dask died.*finished runs are saved"):
-            collected(RetrainEngine(partial(ending, left), train, train.X, **place))
+            collected(RetrainEngine(partial(ending, exit_worker), train, train.X, **place))
 
 
 # ---------------------------------------------------------------- clusters that are not there
@@ -492,7 +492,7 @@ def test_dask_without_a_client_is_reported(train, monkeypatch):
     import distributed
 
     def none(timeout):
-        raise ValueError("No clients found")  # as it is before any was made
+        raise ValueError("No clients found")  # as before the first one
 
     monkeypatch.setattr(distributed, "get_client", none)
     with pytest.raises(WorkerError, match=r"No Dask cluster: connect .*Client\(\)\.$"):
@@ -542,4 +542,4 @@ def test_ray_gives_the_same_scores_and_reports_a_dead_worker(train, expected, ra
     with pytest.raises(
         WorkerError, match="A worker of Ray died.*With keep, finished runs are saved"
     ):
-        collected(RetrainEngine(partial(ending, left), train, train.X, backend="ray"))
+        collected(RetrainEngine(partial(ending, exit_worker), train, train.X, backend="ray"))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.neural.features.test_networks import WORDS as SAID
-from tests.neural.features.test_networks import check_independent, of, pictures, same, texts
+from tests.neural.features.test_networks import check_independent, make_images, of, same, texts
 from veracal.data.rows import TEXT
 from veracal.errors import DataError
 from veracal.neural import ImageEncoder, MiniLM, TextEncoder, extract
@@ -120,7 +120,7 @@ def test_minilm_from_its_folder_is_minilm():
 @pytest.mark.parametrize("shape", [(40, 40), (24, 24, 3)])
 @pytest.mark.parametrize("name", ["vit", "resnet"])
 def test_a_picture_is_the_mean_of_its_places(folders, name, shape):
-    extractor, X = ImageEncoder(folders[name]), pictures(21, shape)
+    extractor, X = ImageEncoder(folders[name]), make_images(21, shape)
     if name == "resnet":
         extractor = ImageEncoder(folders[name], pixels=32)
     score = extractor.scorer(shape)
@@ -139,7 +139,7 @@ def test_a_picture_is_the_mean_of_its_places(folders, name, shape):
 
 def test_pictures_are_scaled_as_the_folder_says(folders, tmp_path):
     folder = shutil.copytree(folders["vit"], tmp_path / "vit")
-    X = pictures(2, (32, 32, 3))
+    X = make_images(2, (32, 32, 3))
     before = ImageEncoder(folder).scorer(X.shape[1:])(X)
     halves = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     path = folder / "preprocessor_config.json"
@@ -211,7 +211,7 @@ def test_a_network_for_something_else_is_refused(folders):
     with pytest.raises(DataError, match="an encoder that returns 16 numbers,.*128"):
         TextEncoder(folders["bert"]).scorer((1,))  # which has 64 places
     with pytest.raises(DataError, match="text of shape"):
-        extract(of(pictures(2)), TextEncoder(folders["bert"]), cache=False)
+        extract(of(make_images(2)), TextEncoder(folders["bert"]), cache=False)
     with pytest.raises(DataError, match="images as bytes"):
         extract(of(texts(2)), ImageEncoder(folders["vit"]), cache=False)
 
@@ -302,7 +302,7 @@ def test_what_a_config_leaves_out_is_as_usual(folders, bert):
 
 
 def test_image_sizes_are_read_in_every_spelling(folders, tmp_path):
-    X = pictures(3, (32, 32, 3))
+    X = make_images(3, (32, 32, 3))
     usual = ImageEncoder(folders["vit"]).scorer(X.shape[1:])(X)
     folder = shutil.copytree(folders["vit"], tmp_path / "vit")
     pair = ImageEncoder(changed(folder, image_size=[32, 32]))

@@ -247,7 +247,7 @@ def test_the_key_is_the_same_in_memory_and_on_disk(tmp_path, rng, monkeypatch):
     np.save(tmp_path / "x.npy", X)
     mapped = of_rows(np.load(tmp_path / "x.npy", mmap_mode="r"))
     whole = cache_key(of(X), EXTRACTOR, SECRET)
-    monkeypatch.setattr(feature_cache, "_BLOCK", 40)  # two pictures and a half
+    monkeypatch.setattr(feature_cache, "_BLOCK", 40)  # two and a half images
 
     assert isinstance(mapped.X, MappedRows)
     assert cache_key(mapped, EXTRACTOR, SECRET) == whole == cache_key(of(X), EXTRACTOR, SECRET)

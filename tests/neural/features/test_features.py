@@ -1,4 +1,4 @@
-"""Features are made record by record, kept or not as asked, and nothing else changes."""
+"""Features are computed record by record, cached on request; all else is unchanged."""
 
 import tracemalloc
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from veracal.neural import features as module
 
 @dataclass(frozen=True)
 class Corners:
-    """First and last byte of a picture: an extractor that needs no extra."""
+    """First and last byte of an image: an extractor that needs no extra."""
 
     shift: int = 0
     handed_over: list = field(default_factory=list, compare=False)
@@ -191,7 +191,7 @@ def test_no_records_give_no_features(tmp_path):
 
 
 def test_a_file_larger_than_memory_is_read_a_block_at_a_time(tmp_path):
-    shape = (5_000, 64, 64)  # 20 MB of pictures, 40 kB of features
+    shape = (5_000, 64, 64)  # 20 MB of images, 40 kB of features
     pictures = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, shape)
     pictures[:, 0, 0] = np.arange(5_000) % 251
     pictures.flush()

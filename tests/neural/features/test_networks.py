@@ -42,7 +42,7 @@ def of(X):
     return Dataset(X, np.zeros(len(X), int), (0, 1))
 
 
-def pictures(n, shape=(40, 40), seed=0):
+def make_images(n, shape=(40, 40), seed=0):
     return np.random.default_rng(seed).integers(0, 256, (n, *shape), np.uint8)
 
 
@@ -54,7 +54,7 @@ def texts(n, columns=1, longest=28, seed=0):
 
 @cache
 def scorer(extractor, record):
-    """Load a network once; most of these tests only ask it things."""
+    """Load a network once; most of these tests only read from it."""
     return extractor.scorer(record)
 
 
@@ -63,8 +63,8 @@ def same(a, b):
 
 
 CASES = {
-    "gray": (EfficientNetLite0(64), pictures(37)),
-    "color": (EfficientNetLite0(32), pictures(21, (32, 32, 3))),
+    "gray": (EfficientNetLite0(64), make_images(37)),
+    "color": (EfficientNetLite0(32), make_images(21, (32, 32, 3))),
     "sentences": (MiniLM(), texts(37)),
     "pairs": (MiniLM(max_tokens=32, normalize=False), texts(21, columns=2, longest=14)),
     # Of one length, a multiple of 16 with the two marks: a batch of them has no padding.
@@ -98,7 +98,7 @@ def check_independent(score, X):
 def test_company_of_another_kind_does_not_matter(case):
     extractor, X = CASES[case]
     score = scorer(extractor, X.shape[1:])
-    other = pictures(len(X), seed=9) // 64 if case == "gray" else texts(len(X), seed=9)
+    other = make_images(len(X), seed=9) // 64 if case == "gray" else texts(len(X), seed=9)
 
     mixed = other.copy()
     mixed[1::3] = X[1::3]
@@ -111,7 +111,7 @@ def test_a_long_neighbor_does_not_stretch_a_short_text(monkeypatch):
     shapes = set()
 
     def means(network, rows):
-        texts_begin_with = 101  # made-up ones begin with anything
+        texts_begin_with = 101  # synthetic ones begin with any token
         ours = rows[rows[:, 0, 0] == texts_begin_with]
         shapes.update((int(row[2].sum()), rows.shape) for row in ours)
         return np.zeros((len(rows), MiniLM.dimension), np.float32)
@@ -163,7 +163,7 @@ def published_network():
 
 
 def test_a_picture_feature_is_what_the_published_classifier_sees():
-    X = pictures(3, (64, 64, 3))
+    X = make_images(3, (64, 64, 3))
     network = published_network()
     scaled = (torch.from_numpy(X).permute(0, 3, 1, 2) / 255 * 255 - 127) / 128
 
@@ -177,7 +177,7 @@ def test_a_picture_feature_is_what_the_published_classifier_sees():
 
 
 def test_gray_is_color_with_equal_channels():
-    X = pictures(3)
+    X = make_images(3)
     color = np.repeat(X[..., None], 3, axis=3)
 
     np.testing.assert_allclose(
@@ -317,7 +317,7 @@ def test_a_missing_extra_is_one_sentence(
     extractor, missing, name, cache, monkeypatch, tmp_path
 ):
     monkeypatch.setitem(sys.modules, missing, None)
-    X = pictures(2) if name == "torch" else texts(2)
+    X = make_images(2) if name == "torch" else texts(2)
 
     with pytest.raises(MissingExtraError, match=rf'needs {missing},.*"veracal\[{name}\]"\.$'):
         extract(of(X), extractor, cache=tmp_path if cache else False)
@@ -330,7 +330,7 @@ def test_a_missing_extra_is_one_sentence(
      (EfficientNetLite0(), np.zeros((2, 8, 8, 4), np.uint8), r"\(2, 8, 8, 4\)"),
      (EfficientNetLite0(), np.zeros((2, 0, 8), np.uint8), r"\(2, 0, 8\)"),
      (EfficientNetLite0(), texts(2), "StringDType"),
-     (MiniLM(), pictures(2), "uint8"),
+     (MiniLM(), make_images(2), "uint8"),
      (MiniLM(), np.zeros((2, 1)), "float64"),
      (MiniLM(), texts(2, columns=3), r"\(2, 3\)")],
 )  # fmt: skip
@@ -363,7 +363,7 @@ def test_a_package_without_its_weights_is_a_clear_error(monkeypatch, tmp_path):
 
 
 def xrays(path, part, each):
-    """Evenly spread pictures of a part, normal ones first."""
+    """Evenly spread images of a part, normal ones first."""
     image = pytest.importorskip("PIL.Image")
     rows, labels = [], []
     with zipfile.ZipFile(path) as archive:

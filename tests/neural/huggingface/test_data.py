@@ -14,7 +14,7 @@ def tokenizer():
     return minilm_tokenizer()
 
 
-def kept(folder):
+def list_cache(folder):
     return list((folder / "tokens").iterdir())
 
 

@@ -40,7 +40,7 @@ def block(model, n=5):
 
 
 def settled(model):
-    """A model as it is trained, without dropout."""
+    """A model in training mode, without dropout."""
     module = SequenceClassifierModule(model)
     module.choose_mask_shape(
         synthetic_texts(("input_ids", "attention_mask"), LENGTH, 3, model.config)
@@ -221,7 +221,7 @@ def test_a_zero_head_does_not_hide_ignored_masks(zeros):
     heard = bert()
     for one in heard.classifier.parameters():
         nn.init.zeros_(one)
-    assert settled(heard).four_axes  # and for one that looks at them nothing changes
+    assert settled(heard).four_axes  # and for one that uses them nothing changes
 
 
 def test_token_types_are_omitted_for_models_without_them():

@@ -39,7 +39,7 @@ def moved(before, model):
     }
 
 
-class Watched(list):
+class RecordingRows(list):
     """Rows that report when they are read."""
 
     def __init__(self, rows, on_read):
@@ -107,7 +107,7 @@ def test_the_charge_equals_the_event_of_the_run(tmp_path):
     """Charged once, before the first record is read, at the announced cost."""
     ledger = open_ledger(tmp_path / "ledger", Budget(8.0, 1e-3), kind="open")
     entries = []
-    rows = Watched(texts(), lambda: entries.append(ledger.length()))
+    rows = RecordingRows(texts(), lambda: entries.append(ledger.length()))
     private_trainer = trainer(
         tmp_path, rows=rows, ledger=ledger, privacy={"noise_multiplier": 4.0}
     )
@@ -125,7 +125,7 @@ def test_the_charge_equals_the_event_of_the_run(tmp_path):
 
 def test_no_record_is_read_if_the_ledger_cannot_pay(tmp_path):
     ledger = open_ledger(tmp_path / "ledger", Budget(0.5, 1e-3), kind="open")
-    rows = Watched(texts(), lambda: pytest.fail("a record was read"))
+    rows = RecordingRows(texts(), lambda: pytest.fail("a record was read"))
     private_trainer = trainer(tmp_path, rows=rows, ledger=ledger)
     before = weights(private_trainer.model)
     with pytest.raises(BudgetError):
@@ -190,7 +190,7 @@ def test_rows_beyond_the_unit_limit_contribute_nothing(tmp_path, rows, left_out)
     plan = [Item("training", private_trainer.event())]
     budget = Budget(8.0, 1e-3, unit=unit)
     private_trainer.ledger = open_ledger(tmp_path / "ledger", budget, kind="plan", plan=plan)
-    private_trainer.train_dataset = Watched(
+    private_trainer.train_dataset = RecordingRows(
         rows, lambda: entries.append(private_trainer.ledger.length())
     )
     private_trainer.train()
@@ -379,7 +379,7 @@ def test_a_mode_set_by_a_callback_is_reset(tmp_path):
         lambda module, *_: modes.append(module.training)
     )
     private_trainer.train()
-    assert all(modes[-4:-1]) and not modes[-1]  # the last one looks at the result
+    assert all(modes[-4:-1]) and not modes[-1]  # the last one checks the result
 
 
 def test_the_loss_can_be_smoothed(tmp_path):

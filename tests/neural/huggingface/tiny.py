@@ -86,7 +86,7 @@ def arrays(rows, pad=0):
 
 
 def arguments(folder, **settings):
-    """Arguments of a short and silent training."""
+    """Arguments of a short training without output."""
     usual = {
         "output_dir": str(folder),
         "per_device_train_batch_size": 8,

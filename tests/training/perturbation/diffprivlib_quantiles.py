@@ -1,6 +1,6 @@
 """Fit diffprivlib 0.6.2 many times, and keep quantiles of its weights.
 
-It needs an environment of its own, since that version does not import beside current
+It needs a separate environment, since that version does not import with current
 releases: Python 3.11 with diffprivlib==0.6.2, scikit-learn==1.2.0, numpy<2, setuptools<70. From
 any environment:
 

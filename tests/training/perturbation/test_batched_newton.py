@@ -28,7 +28,7 @@ from veracal.training.perturbation import RULES
 SHAPES = {"credit": (489, 46, 19.5), "contraception": (1104, 9, 6.9), "thin": (30, 20, 3.0)}
 
 
-def left(weights, X, signs, b, penalty):
+def gradient_norms(weights, X, signs, b, penalty):
     """Relative norm of each gradient, by its definition."""
     rows = X * signs[:, None]
     gradients = penalty * weights + b - expit(-(weights @ rows.T)) @ rows
@@ -63,7 +63,7 @@ def test_batched_minimizers_equal_single_ones(shape, rule, epsilon, rng):
     # With the compatibility rule's penalty of a millionth for the intercept, some models are
     # slow.
     assert result.slow <= 10 * (penalty[-1] < 1e-3)
-    assert left(result.weights, X, signs, noise, penalty).max() <= TOL
+    assert gradient_norms(result.weights, X, signs, noise, penalty).max() <= TOL
     expected = minimize(X, signs, noise[:40], penalty=penalty)
     gaps = np.linalg.norm(result.weights[:40] - expected, axis=1)
     assert (gaps <= 1e-7 * np.linalg.norm(expected, axis=1)).all()
@@ -81,7 +81,7 @@ def test_real_tables_are_solved_together(name, data_folder, rng):
             penalty, noise = perturbed(X.shape[1], norm, rule, epsilon, 300, rng)
             result = BatchedProblem(X, signs, penalty).minimize(noise)
             assert result.slow == 0
-            assert left(result.weights, X, signs, noise, penalty).max() <= TOL
+            assert gradient_norms(result.weights, X, signs, noise, penalty).max() <= TOL
 
 
 def test_single_precision_alone_is_not_enough(rng, monkeypatch):
@@ -93,10 +93,10 @@ def test_single_precision_alone_is_not_enough(rng, monkeypatch):
         BatchedProblem, "_search", lambda *args: searched.append(search(*args)) or searched[0]
     )
     task = BatchedProblem(X, signs, penalty)
-    assert left(task.minimize(noise).weights, X, signs, noise, penalty).max() <= TOL
+    assert gradient_norms(task.minimize(noise).weights, X, signs, noise, penalty).max() <= TOL
     order = np.argsort(noise_levels(np.linalg.norm(noise, axis=1)), kind="stable")
     alone = (searched[0].T / np.sqrt(penalty)).astype(np.float64)
-    assert left(alone, X, signs, noise[order], penalty).max() > 3 * TOL
+    assert gradient_norms(alone, X, signs, noise[order], penalty).max() > 3 * TOL
 
 
 def test_solved_models_are_solved(rng):
@@ -113,7 +113,7 @@ def test_solved_models_are_solved(rng):
     for away in 10.0 ** np.arange(-9, 1):
         weights = exact + away * rng.normal(size=exact.shape)
         moved, good = task._correct((weights * scales).T, (noise / scales).T, near)
-        true = left(moved.T / scales, X, signs, noise, penalty)
+        true = gradient_norms(moved.T / scales, X, signs, noise, penalty)
         assert (true[good] <= TOL).all()
         seen.append(good.mean())
     assert seen[0] == 1 and seen[-1] == 0 and 0 < np.mean(seen) < 1
@@ -143,7 +143,7 @@ def test_any_finite_input_is_solved(n, d, length, stiffness, noise, own, whole, 
     result = BatchedProblem(X, signs, penalty).minimize(linear).weights
     size = np.linalg.norm(linear, axis=1) + np.linalg.norm(penalty * result, axis=1)
     bend = R * np.minimum(1.0, np.linalg.norm(result, axis=1) * R / 4)
-    lengths = left(result, X, signs, linear, penalty) * size
+    lengths = gradient_norms(result, X, signs, linear, penalty) * size
     assert (lengths <= TOL * size + 1e-10 + 1e-14 * n * (R + bend)).all()
 
 

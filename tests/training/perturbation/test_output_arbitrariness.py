@@ -32,7 +32,7 @@ RNG = np.random.default_rng(0)
 BOTH = [GaussianNoise(1.0, 2), GammaNoise(1.0, 2)]
 
 
-def drawn(noise, n, rng=RNG):
+def draw_noise(noise, n, rng=RNG):
     if isinstance(noise, GaussianNoise):
         return rng.normal(0.0, noise.std, (n, noise.dimension))
     return spherical_gamma(noise.dimension, noise.scale, rng=rng, size=n)
@@ -58,7 +58,7 @@ def test_intervals_cover_an_individual_named_beforehand(noise, t):
     level, trials = 0.9, 20_000
     tail = noise.tail_probability(np.array([t]))[0]
     mu = 4 * tail * (1 - tail)
-    w, X = at_distances(t + drawn(noise, trials)[:, 0])
+    w, X = at_distances(t + draw_noise(noise, trials)[:, 0])
     result = output_arbitrariness(w, X, noise, level=level, individuals=1)
     error = 4 * np.sqrt(0.05 / trials)
     assert (result.low > mu).mean() <= 0.05 + error
@@ -73,7 +73,7 @@ def test_intervals_cover_an_individual_named_beforehand(noise, t):
 def test_intervals_for_all_hold_for_individuals_chosen_afterwards(noise):
     theta, level, trials = np.full(8, 0.1), 0.8, 60
     failed = named = 0
-    for b in drawn(noise, trials):
+    for b in draw_noise(noise, trials):
         X = np.stack([b, -b, theta, theta + b])  # chosen with knowledge of the noise
         tail = noise.tail_probability(plane_distances(theta, X).sums[:, 0])
         truth = 4 * tail * (1 - tail)
@@ -103,7 +103,7 @@ def test_several_individuals_share_the_level():
     """For ten individuals, all intervals hold together; at individual levels they do not."""
     noise, trials, t = GaussianNoise(1.0, 10), 150, 0.0
     X, missed = np.eye(10), np.zeros(2)
-    for b in drawn(noise, trials):
+    for b in draw_noise(noise, trials):
         for at, individuals in enumerate((10, 1)):
             result = output_arbitrariness(t + b, X, noise, level=0.9, individuals=individuals)
             missed[at] += bool((result.high < 1).any() or (result.low > 1).any())
@@ -146,7 +146,7 @@ def test_the_unshrunk_estimate_underestimates_arbitrariness():
 def test_the_shrunk_estimate_is_more_accurate():
     """The demonstration of the method: n = 500, d = 10, C = 1, epsilon = 1.
 
-    On other made-up records the mean flip was 0.470, the flat estimate 0.300, the shrunk 0.454.
+    On other synthetic records the mean flip was 0.470, the flat estimate 0.300, the shrunk 0.454.
     """
     rng = np.random.default_rng(1)
     X = rng.normal(size=(500, 10))
@@ -159,7 +159,7 @@ def test_the_shrunk_estimate_is_more_accurate():
     noise = GaussianNoise(multiplier * sensitivity(1.0, 1.0, "replace-one"), 10)
     truth, flat, shrunk = [], [], []
     t = X @ exact / noise.std
-    for b in drawn(noise, 200, rng):
+    for b in draw_noise(noise, 200, rng):
         z = X @ (exact + b) / noise.std
         truth.append(np.where(z > 0, ndtr(-t), ndtr(t)).mean())
         flat.append(ndtr(-np.abs(z) / np.sqrt(2)).mean())
@@ -219,7 +219,7 @@ def test_filling_the_largest_bounds_first_minimizes_disagreement():
 def test_intervals_of_many_classes_hold(noise, individuals):
     theta = np.array([[3.0, 0.0], [-1.0, 2.0], [-2.0, -2.5]])
     X = np.array([[1.0, 0.0], [0.3, 0.5], [-0.5, 0.1], [-1.0, -1.0]])
-    runs = np.stack([drawn(noise, 20_000) for _ in theta], axis=1) + theta
+    runs = np.stack([draw_noise(noise, 20_000) for _ in theta], axis=1) + theta
     chosen = (runs @ X.T).argmax(axis=1)
     shares = np.stack([(chosen == c).mean(axis=0) for c in range(3)])
     truth = 1.5 * (1 - (shares**2).sum(axis=0))
@@ -242,7 +242,7 @@ def test_max_disagreement_is_attained_by_an_even_rest():
         np.testing.assert_allclose(max_disagreement(q, k)[~below], 1.0)
 
 
-# ---------------------------------------------------------------- odd corners
+# ---------------------------------------------------------------- edge cases
 
 
 @pytest.mark.parametrize(
@@ -329,10 +329,10 @@ def test_tails_are_those_of_real_releases(delta):
 
 @pytest.mark.parametrize("noise", BOTH, ids=repr)
 def test_intervals_count_a_grid_however_coarse(noise):
-    """Noise rounded to a grid of its own scale: the truth is that of rounded noise."""
+    """Noise rounded to a grid of its scale: the true value is that of rounded noise."""
     trials, step = 20_000, 1.0
     rounded = replace(noise, rounding=np.sqrt(2) * step / 2)
-    units = np.rint(drawn(noise, trials) / step)[:, 0] * step
+    units = np.rint(draw_noise(noise, trials) / step)[:, 0] * step
     for t in (0.25, 1.25):
         share = (units + t > 0).mean()
         truth = 4 * share * (1 - share)

@@ -17,7 +17,7 @@ from veracal.training.objective_perturbation import (
 )
 
 
-class Known:
+class KnownNoise:
     """Noise of known numbers whose further digits can be drawn."""
 
     def __init__(self, vector, width=Decimal(0)):
@@ -31,7 +31,7 @@ class Known:
         self.width /= 10**15
 
 
-def drawn(rng, n=20, d=3):
+def draw_problem(rng, n=20, d=3):
     rows = rng.normal(size=(n, d))
     return rows, np.where(rng.random((1, n)) < 0.5, 1, -1), rng.normal(size=d)
 
@@ -41,23 +41,23 @@ def drawn(rng, n=20, d=3):
 def test_all_precisions_give_the_same_cell(rng, n, d):
     penalty = rng.uniform(0.5, 2.0, d)
     for _ in range(5):
-        rows, signs, vector = drawn(rng, n, d)
+        rows, signs, vector = draw_problem(rng, n, d)
         problem = build_problem(rows, signs, vector[None], penalty).of([0])
         w = minimize(rows, signs, vector[None], penalty=penalty)[0]
         result = _round_in_float64(problem, w, 2.0**-18)
         assert result == np.rint(w * 2.0**18).tolist()
-        assert _round_in_decimal(problem, w + 1e-6, Known(vector), 2.0**-18) == result
-        long = _round_in_long_double(problem, w + 1e-6, Known(vector), 2.0**-18)
+        assert _round_in_decimal(problem, w + 1e-6, KnownNoise(vector), 2.0**-18) == result
+        long = _round_in_long_double(problem, w + 1e-6, KnownNoise(vector), 2.0**-18)
         assert long in (result, None) if np.finfo(np.longdouble).nmant <= 52 else long == result
 
 
 def test_a_grid_finer_than_float64_needs_more_digits(rng):
-    rows, signs, vector = drawn(rng)
+    rows, signs, vector = draw_problem(rng)
     penalty, step = np.ones(3), 2.0**-80
     problem = build_problem(rows, signs, vector[None], penalty).of([0])
     w = minimize(rows, signs, vector[None], penalty=penalty)[0]
     assert _round_in_float64(problem, w, step) is None
-    result = _round_in_decimal(problem, w, Known(vector), step)
+    result = _round_in_decimal(problem, w, KnownNoise(vector), step)
     # The gradient at that point is below half a step times the largest curvature.
     near = [Decimal(k) * Decimal(step) for k in result]
     g, _ = rounded_minimizer._decimal_gradient(
@@ -69,7 +69,7 @@ def test_a_grid_finer_than_float64_needs_more_digits(rng):
 
 def test_noise_is_refined_if_its_digits_do_not_suffice():
     # Without rows the minimizer is minus the noise: just above half a step.
-    noise = Known([-0.5 * 2.0**-10 - 2.0**-50], Decimal(2) ** -40)
+    noise = KnownNoise([-0.5 * 2.0**-10 - 2.0**-50], Decimal(2) ** -40)
     problem = build_problem(np.zeros((0, 1)), np.zeros((1, 0)), [[0.0]], np.ones(1)).of([0])
     assert _round_in_decimal(problem, np.array([0.5 * 2.0**-10]), noise, 2.0**-10) == [1]
     assert noise.refined
@@ -86,22 +86,22 @@ def test_the_float_bound_covers_the_rounding(rng):
     """Weights whose error exceeds their gradient bound are never treated as exact."""
     penalty, step = np.full(3, 0.1), 2.0**-30
     for _ in range(20):
-        rows, signs, vector = drawn(rng, 200, 3)
+        rows, signs, vector = draw_problem(rng, 200, 3)
         problem = build_problem(rows, signs, vector[None], penalty).of([0])
         w = minimize(rows, signs, vector[None], penalty=penalty)[0]
-        right = _round_in_decimal(problem, w, Known(vector), step)
+        right = _round_in_decimal(problem, w, KnownNoise(vector), step)
         assert _round_in_float64(problem, w, step) in (right, None)
         assert _round_in_float64(problem, w + rng.normal(size=3) * 1e-7, step) in (right, None)
 
 
 def test_every_model_gets_independent_noise(rng):
-    rows, signs, _ = drawn(rng)
+    rows, signs, _ = draw_problem(rng)
     signs, vectors = np.vstack([signs, -signs]), rng.normal(size=(2, 3))
     step = minimizer_grid_step(1.0, 2.0, 3)
     result = rounded_minimizers(
         rows,
         signs,
-        [Known(one) for one in vectors],
+        [KnownNoise(one) for one in vectors],
         penalty=np.full(3, 2.0),
         step=step,
         tol=1e-10,

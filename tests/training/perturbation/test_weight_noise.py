@@ -13,7 +13,7 @@ from veracal.training.weight_noise import GammaNoise, GaussianNoise
 RNG = np.random.default_rng(0)
 
 
-def drawn(noise, n):
+def draw_noise(noise, n):
     """Draws of the noise by the mechanisms themselves."""
     d = noise.dimension
     if isinstance(noise, GaussianNoise):
@@ -26,12 +26,12 @@ LAWS = [GaussianNoise(1.7, 4), GammaNoise(0.3, 1), GammaNoise(2.0, 2), GammaNois
 
 @pytest.mark.parametrize("noise", LAWS, ids=repr)
 def test_the_distribution_matches_the_noise_and_other_scales_fail(noise):
-    b = drawn(noise, 20_000)
+    b = draw_noise(noise, 20_000)
     side = RNG.normal(size=noise.dimension)
     along = b @ (side / np.linalg.norm(side))
     assert stats.kstest(along, lambda y: 1 - noise.tail_probability(y)).pvalue > 1e-3
     assert stats.kstest(1.1 * along, lambda y: 1 - noise.tail_probability(y)).pvalue < 1e-6
-    differences = (b - drawn(noise, 20_000))[:, 0]
+    differences = (b - draw_noise(noise, 20_000))[:, 0]
     assert (
         stats.kstest(differences, lambda y: 1 - noise.difference().tail_probability(y)).pvalue
         > 1e-3
@@ -42,7 +42,7 @@ def test_the_distribution_matches_the_noise_and_other_scales_fail(noise):
 @pytest.mark.parametrize("noise", LAWS, ids=repr)
 @pytest.mark.parametrize("tail", [0.2, 0.01])
 def test_quantiles_leave_their_tail(noise, tail):
-    b, c = drawn(noise, 50_000), drawn(noise, 50_000)
+    b, c = draw_noise(noise, 50_000), draw_noise(noise, 50_000)
     error = 5 * np.sqrt(tail / 50_000)
     assert (b[:, 0] > noise.quantile(tail)).mean() == pytest.approx(tail, abs=error)
     lengths = np.linalg.norm(b, axis=1), np.linalg.norm(b - c, axis=1)

@@ -33,7 +33,7 @@ SENSITIVITY = {"add-remove": math.sqrt(2), "replace-one": math.sqrt(6)}
 ODD = [0.0, 5e-324, -1e-200, 1e30, -1e160, 1e308, np.nan, np.inf, -np.inf]
 
 
-def drawn(rng, n):
+def draw_features(rng, n):
     """Features with ordinary and adversarial values."""
     rows = rng.standard_normal((n, 3, 2, 2)) * 10.0 ** rng.uniform(-2, 2, (n, 1, 1, 1))
     odd = rng.random((n, 1, 1, 1)) < 0.3
@@ -99,10 +99,10 @@ def test_a_nonfinite_record_adds_nothing(rng):
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_one_record_moves_the_sums_by_no_more_than_stated(rng, relation):
     for _ in range(300):
-        rows, norms = drawn(rng, 4), 10.0 ** rng.uniform(-3, 3, 2)
+        rows, norms = draw_features(rng, 4), 10.0 ** rng.uniform(-3, 3, 2)
         other = rows[1:].copy()
         if relation == "replace-one":
-            new = -rows[:1] if rng.random() < 0.3 else drawn(rng, 1)
+            new = -rows[:1] if rng.random() < 0.3 else draw_features(rng, 1)
             other = np.concatenate([new, other])
         moved = real_sums(rows, 3, *norms) - real_sums(other, 3, *norms)
         assert np.linalg.norm(moved) <= channel_sensitivity(relation)

@@ -29,7 +29,7 @@ column_moments = partial(
 )
 
 
-def drawn(rng, n):
+def draw_rows(rng, n):
     """Rows of typical and of adversarial values."""
     rows = rng.uniform(-1.5, 1.5, (n, 3))
     return np.where(rng.random((n, 3)) < 0.3, rng.choice(ODD, (n, 3)), rows)
@@ -58,7 +58,7 @@ def slow_sums(rows, low, high):
 
 
 def test_sums_equal_their_definition(rng):
-    rows = drawn(rng, 60)
+    rows = draw_rows(rng, 60)
     for low, high in ((LOW, HIGH), (np.array([-0.5, 0.0, -2.0]), np.array([0.5, 1.0, 0.25]))):
         np.testing.assert_array_equal(
             column_sums([rows], low, high), slow_sums(rows, low, high)
@@ -66,7 +66,7 @@ def test_sums_equal_their_definition(rng):
 
 
 def test_neither_order_nor_blocks_change_a_bit(rng):
-    rows = drawn(rng, 97)
+    rows = draw_rows(rng, 97)
     whole = column_sums([rows], LOW, HIGH)
     np.testing.assert_array_equal(column_sums([rows[::-1]], LOW, HIGH), whole)
     np.testing.assert_array_equal(
@@ -78,8 +78,10 @@ def test_neither_order_nor_blocks_change_a_bit(rng):
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_one_record_changes_the_sums_by_at_most_the_sensitivity(rng, relation):
     for _ in range(400):
-        rows = drawn(rng, 4)
-        other = rows[1:] if relation == "add-remove" else np.vstack([drawn(rng, 1), rows[1:]])
+        rows = draw_rows(rng, 4)
+        other = (
+            rows[1:] if relation == "add-remove" else np.vstack([draw_rows(rng, 1), rows[1:]])
+        )
         if rng.random() < 0.3 and relation == "replace-one":
             other[0] = -rows[0]
         moved = column_sums([rows], LOW, HIGH) - column_sums([other], LOW, HIGH)

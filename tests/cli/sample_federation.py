@@ -1,4 +1,4 @@
-"""A model, and hospitals that have scored records by it: a whole federation in a folder."""
+"""A model, and hospitals with records scored by it: a whole federation in a folder."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def model(folder: Path) -> Path:
 
 
 def scores(classes: int, n: int, seed: int) -> Scores:
-    """Overconfident scores, as if of records somewhere."""
+    """Overconfident scores of a hospital's records."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, classes)) * 2
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
