@@ -143,7 +143,7 @@ def summarize_ledger(ledger: Ledger, budget: Budget) -> LedgerSummary:
         caps=EpsilonDelta(ledger.budget.epsilon, ledger.budget.delta),
         spent=ledger.spent(),
         runs=len(ledger.runs()),
-        note=ledger.cap_note,
+        note=ledger.caps.note,
     )
 
 
