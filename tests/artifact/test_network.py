@@ -27,7 +27,7 @@ WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
-def make_images():
+def images():
     return np.random.default_rng(0).integers(0, 256, (30, 8, 8), np.uint8)
 
 
@@ -47,10 +47,10 @@ def fitted(module, X, **more):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, make_images):
+def folder(tmp_path_factory, images):
     """An artifact that no test may change."""
     model = fitted(
-        partial(five_layer_cnn, 3, side=8), make_images, prepare=ImageScaler(0.5, 0.25)
+        partial(five_layer_cnn, 3, side=8), images, prepare=ImageScaler(0.5, 0.25)
     )
     return PrivateClassifier.of(model).save(tmp_path_factory.mktemp("network") / "a"), model
 
@@ -66,38 +66,38 @@ def refused(folder, match, **own):
         PrivateClassifier.load(folder, **own)
 
 
-def test_predictions_are_the_same_after_loading(folder, make_images):
+def test_predictions_are_the_same_after_loading(folder, images):
     place, model = folder
     result = PrivateClassifier.load(place)
-    assert np.array_equal(result.logits(make_images), model.logits(make_images))
+    assert np.array_equal(result.logits(images), model.logits(images))
     assert np.allclose(
-        result.predict_proba(make_images), model.predict_proba(make_images), atol=1e-14
+        result.predict_proba(images), model.predict_proba(images), atol=1e-14
     )
-    assert result.predict(make_images[:3]).tolist() == model.predict(make_images[:3]).tolist()
+    assert result.predict(images[:3]).tolist() == model.predict(images[:3]).tolist()
     assert result.weights.known == KnownNetwork("five_layer_cnn", {"classes": 3, "side": 8})
     assert result.weights.prepare == ImageScaler(0.5, 0.25)
     assert not result.private_  # a seed
-    records = Dataset(make_images, np.zeros(30, int), CLASSES[::-1])
+    records = Dataset(images, np.zeros(30, int), CLASSES[::-1])
     logits = result.scores(records, mapped=False).values
-    assert np.array_equal(logits, model.logits(make_images)[:, ::-1])
+    assert np.array_equal(logits, model.logits(images)[:, ::-1])
 
 
-def test_a_calibrated_network_of_images(make_images, tmp_path):
+def test_a_calibrated_network_of_images(images, tmp_path):
     inner = PrivateNetwork(partial(five_layer_cnn, 3, side=8), gradients="functional", steps=2)
     model = PrivateCalibratedClassifier(
         inner, epsilon=8.0, delta=1e-3, classes=CLASSES, size=30, random_state=0
-    ).fit(make_images, np.array(CLASSES)[np.arange(30) % 3])
+    ).fit(images, np.array(CLASSES)[np.arange(30) % 3])
     place = PrivateClassifier.of(model).save(tmp_path / "c")
     result = PrivateClassifier.load(place)
-    assert np.array_equal(result.predict_proba(make_images), model.predict_proba(make_images))
+    assert np.array_equal(result.predict_proba(images), model.predict_proba(images))
     assert result.map_ == model.map_
 
 
-def test_a_custom_module_needs_its_code(make_images, tmp_path):
+def test_a_custom_module_needs_its_code(images, tmp_path):
     def module():
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 
-    model = fitted(module, make_images, prepare=_halves)
+    model = fitted(module, images, prepare=_halves)
     place = PrivateClassifier.of(model).save(tmp_path / "d")
     refused(place, "the module of its author")
     refused(place, "the function that prepares rows", module=module())
@@ -105,13 +105,13 @@ def test_a_custom_module_needs_its_code(make_images, tmp_path):
     given = module()
     before = given[1].weight.detach().clone()
     result = PrivateClassifier.load(place, module=given, prepare=_halves)
-    assert np.array_equal(result.logits(make_images), model.logits(make_images))
+    assert np.array_equal(result.logits(images), model.logits(images))
     assert torch.equal(given[1].weight, before)  # a copy was filled
     assert PrivateClassifier.from_files(result.files(), "x", module=given, prepare=_halves)
 
 
 def test_loading_computes_one_row_and_the_first_prediction_tests_the_positions(
-    pictures, tmp_path
+    images, tmp_path
 ):
     rows = []
 
@@ -123,11 +123,11 @@ def test_loading_computes_one_row_and_the_first_prediction_tests_the_positions(
     def module():
         return Counting(nn.Flatten(), nn.Linear(64, 3))
 
-    place = PrivateClassifier.of(fitted(module, pictures)).save(tmp_path / "e")
+    place = PrivateClassifier.of(fitted(module, images)).save(tmp_path / "e")
     rows.clear()
     result = PrivateClassifier.load(place, module=module())
     assert rows == [1]
-    result.logits(pictures)
+    result.logits(images)
     assert len(rows) > 3 and max(rows) == 64
 
 
@@ -196,10 +196,10 @@ def test_unknown_networks_are_rejected(spoiled, written):
         ("row", []),
         ("row", [8.0, 8]),
         ("type", "object"),
-        ("prepare", {"pictures": {"mean": 0.0}}),
-        ("prepare", {"pictures": {"mean": "0", "std": 1.0}}),
-        ("prepare", {"pictures": {"mean": 0.0, "std": 0.0}}),
-        ("prepare", {"pictures": {"mean": 10**400, "std": 1.0}}),
+        ("prepare", {"images": {"mean": 0.0}}),
+        ("prepare", {"images": {"mean": "0", "std": 1.0}}),
+        ("prepare", {"images": {"mean": 0.0, "std": 0.0}}),
+        ("prepare", {"images": {"mean": 10**400, "std": 1.0}}),
         ("prepare", ["os", "system"]),
         ("kind", "networks"),
         ("noise", {}),
@@ -224,7 +224,7 @@ def test_weights_of_another_network_are_rejected(spoiled, folder):
         linear.arbitrariness(np.zeros((1, 8, 8)))
 
 
-def test_other_precisions_are_not_saved(make_images):
+def test_other_precisions_are_not_saved(images):
     class Counts(nn.Module):
         def __init__(self):
             super().__init__()
@@ -235,7 +235,7 @@ def test_other_precisions_are_not_saved(make_images):
             return self.linear(x.flatten(1))
 
     with pytest.raises(ValueError, match="float32"):
-        PrivateClassifier.of(fitted(Counts, make_images)).files()
+        PrivateClassifier.of(fitted(Counts, images)).files()
 
 
 def test_texts_are_encoded_by_a_frozen_network(tmp_path):
