@@ -581,6 +581,5 @@ def _epsilon(loss: Loss, delta: float) -> float:
     v = np.append(np.cumsum((masses * np.exp(np.minimum(base - s, 700.0)))[::-1])[::-1], 0.0)
     deltas = u[1:] - np.exp(np.minimum(s - base, 700.0)) * v[1:]
     j = int(np.argmax(deltas <= delta))  # delta decreases with epsilon: the first valid point
-    if v[j] <= 0:
-        return float(s[j])
+    # The point of ``base`` is valid, so that j is at most there, where v has a positive mass.
     return max(0.0, min(float(s[j]), base + math.log((u[j] - delta) / v[j])))
