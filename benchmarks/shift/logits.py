@@ -139,7 +139,7 @@ def fill(settings: Sequence[Setting], *, threads: int = 1) -> None:
 
 def computed(settings: Iterable[Setting]) -> Iterator[tuple[Setting, Floats, Ints]]:
     """Compute logits in the order given and keep each file as soon as it is done."""
-    images, labels = test_images()
+    images, labels = load_test_images()
     for name, group in groupby(settings, key=lambda setting: setting.network):
         built = _built(name)
         for setting in group:
@@ -150,7 +150,7 @@ def computed(settings: Iterable[Setting]) -> Iterator[tuple[Setting, Floats, Int
 
 
 @cache
-def test_images() -> tuple[Array, Ints]:
+def load_test_images() -> tuple[Array, Ints]:
     """Test pictures of CIFAR-10 and their labels."""
     data = load("cifar10", part="test")
     return np.ascontiguousarray(data.X), np.asarray(data.y, np.int64)

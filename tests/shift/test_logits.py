@@ -31,7 +31,7 @@ def answered(tmp_path, monkeypatch, rng):
         asked.append(built)
         return pictures.reshape(3, -1)[:, :10].astype(np.float32)
 
-    monkeypatch.setattr(module, "pictures", lambda: (images, np.array([1, 0, 2])))
+    monkeypatch.setattr(module, "load_test_images", lambda: (images, np.array([1, 0, 2])))
     monkeypatch.setattr(module, "_built", lambda name: name)
     monkeypatch.setattr(module, "logits_of", answer)
     return asked

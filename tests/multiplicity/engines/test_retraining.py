@@ -281,7 +281,7 @@ def test_settings_distinguish_models():
 def test_settings_name_functions_and_survive_json():
     model = partial(draw_noise)
     told_of = engine(model).settings()["model"]
-    assert told_of["function"].endswith("test_retraining.drawn")
+    assert told_of["function"].endswith("test_retraining.draw_noise")
     values = [np.float32(2), np.arange(3), {1: float("nan")}, {2, 1}, object(), len, 1e400]
     assert json.loads(json.dumps(describe(values), allow_nan=False)) == describe(values)
     assert describe(object()) == describe(object())  # no address of memory
