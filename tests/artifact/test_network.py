@@ -49,9 +49,7 @@ def fitted(module, X, **more):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, images):
     """An artifact that no test may change."""
-    model = fitted(
-        partial(five_layer_cnn, 3, side=8), images, prepare=ImageScaler(0.5, 0.25)
-    )
+    model = fitted(partial(five_layer_cnn, 3, side=8), images, prepare=ImageScaler(0.5, 0.25))
     return PrivateClassifier.of(model).save(tmp_path_factory.mktemp("network") / "a"), model
 
 
@@ -70,9 +68,7 @@ def test_predictions_are_the_same_after_loading(folder, images):
     place, model = folder
     result = PrivateClassifier.load(place)
     assert np.array_equal(result.logits(images), model.logits(images))
-    assert np.allclose(
-        result.predict_proba(images), model.predict_proba(images), atol=1e-14
-    )
+    assert np.allclose(result.predict_proba(images), model.predict_proba(images), atol=1e-14)
     assert result.predict(images[:3]).tolist() == model.predict(images[:3]).tolist()
     assert result.weights.known == KnownNetwork("five_layer_cnn", {"classes": 3, "side": 8})
     assert result.weights.prepare == ImageScaler(0.5, 0.25)
