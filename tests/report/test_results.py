@@ -76,6 +76,17 @@ def test_an_odd_value_anywhere_is_rejected_with_its_path(odd):
         assert "results.json" in str(caught.value)
 
 
+@pytest.mark.parametrize("path", [("name",), ("data", "size"), ("settings", "odd"), ("map",)])
+def test_values_that_are_nested_deeply_are_rejected(path):
+    written = json.dumps(
+        changed(WRITTEN, path, "@") if path in PLACES else {**WRITTEN, path[0]: "@"}
+    )
+    for depth in range(100, 1_000, 9):
+        content = written.replace('"@"', "[" * depth + "]" * depth).encode()
+        with pytest.raises(DataError, match="results.json"):
+            Results.from_bytes(content)
+
+
 def test_null_is_accepted_only_for_what_may_be_missing():
     accepted = set()
     for path in PLACES:

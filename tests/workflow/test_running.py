@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from tests.workflow.own_ledgers import remeasure, run
 from veracal import workflow as pipeline
-from veracal.accounting import Budget, Repeated, epsilon_for
+from veracal.accounting import Budget, NotPrivate, Repeated, epsilon_for
 from veracal.artifact import PrivateClassifier
 from veracal.artifact.storage import KNOWN_FILES
 from veracal.data import Schema, load
@@ -259,6 +260,56 @@ def test_a_missing_ledger_of_an_existing_artifact_is_an_error(tmp_path):
     (tmp_path / "other.ledger").rename(tmp_path / "model.ledger")
     with pytest.raises(LedgerError, match="the ledger at this path has no such entry"):
         run(QUICK, tmp_path / "model", force=True)
+
+
+def write_again(folder, results, **changes):
+    """Write an artifact again with other results, and a changed manifest, as its maker could."""
+    classifier = PrivateClassifier.load(folder)
+    kept = {name: (folder / name).read_bytes() for name in ("model.json", "model.safetensors")}
+    others = {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.name not in kept
+    }
+    others["results.json"] = json.dumps(results).encode()
+    manifest = replace(classifier.manifest, **changes)
+    PrivateClassifier(classifier.weights, manifest).save(folder, other_files=others, force=True)
+
+
+@pytest.mark.parametrize("odd", [{"unknown": 1}, {"epochs": -1}, {"epochs": 10**400}], ids=repr)
+def test_settings_that_cannot_be_read_do_not_hide_a_missing_ledger(odd, tmp_path):
+    folder = tmp_path / "model"
+    written = run(QUICK, folder).results.to_json()
+    written["settings"]["model"] |= odd
+    write_again(folder, written)
+    (tmp_path / "model.ledger").unlink()
+    with pytest.raises(LedgerError, match="no ledger is at this path"):
+        run(QUICK, folder, force=True)
+    with pytest.raises(DataError, match="settings"):
+        remeasure(folder)
+
+
+def test_an_artifact_without_a_guarantee_is_not_remeasured(tmp_path):
+    folder = tmp_path / "model"
+    result = run(QUICK, folder)
+    write_again(folder, result.results.to_json(), guarantee=NotPrivate(("edited",)))
+    before = result.ledger.spent()
+    with pytest.raises(DataError, match="without a guarantee"):
+        remeasure(folder)
+    assert result.ledger.spent() == before
+
+
+def test_classes_may_be_integers_of_64_bits(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    classes = [-(2**63), 11_687_481_000_119_104]  # as long as codes of diseases
+    rows = "".join(f"{i % 97},{classes[i % 2]}\n" for i in range(300))
+    Path("codes.csv").write_text(f"x,code\n{rows}")
+    Path("codes.toml").write_text(
+        'format = 1\nname = "codes"\nsize = 300\n[columns.x]\nkind = "number"\nlower = 0\n'
+        f'upper = 97\n[columns.code]\nkind = "target"\nclasses = {classes}\n'
+    )
+    data = DataConfig("codes.csv", schema="codes.toml")
+    result = run(replace(QUICK, data=data), tmp_path / "model")
+    assert list(PrivateClassifier.load(tmp_path / "model").classes_) == classes
+    assert list(Results.from_json(result.results.to_json()).data.classes) == classes
 
 
 def test_a_missing_ledger_is_an_error_if_its_partitions_were_used(tmp_path):

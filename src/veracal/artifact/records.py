@@ -175,8 +175,16 @@ def decode(kind: Any, written: Any, where: str) -> Any:
     ------
     DataError
         For a missing or unknown field, a value of another type, a number that is not finite
-        (null, where the type allows None), or one outside of its range.
+        (null, where the type allows None), one outside of its range, or values nested too deeply.
     """
+    try:
+        return _decode(kind, written, where)
+    except RecursionError as cause:
+        raise invalid(where, "values that are not nested deeply", "deeper ones") from cause
+
+
+def _decode(kind: Any, written: Any, where: str) -> Any:
+    """Convert values that may be nested too deeply for Python's stack."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return _check_depth(written, where)
@@ -195,7 +203,7 @@ def decode(kind: Any, written: Any, where: str) -> Any:
         if written is None and NoneType in arguments:
             return None
         kinds = [each for each in arguments if each is not NoneType]
-        return decode(
+        return _decode(
             next((each for each in kinds if each is type(written)), kinds[0]), written, where
         )
     if origin is Literal:
@@ -204,10 +212,10 @@ def decode(kind: Any, written: Any, where: str) -> Any:
         return written
     if origin is tuple:
         items = _expect(list, written, where)
-        return tuple(decode(arguments[0], one, f"{where}[{i}]") for i, one in enumerate(items))
+        return tuple(_decode(arguments[0], one, f"{where}[{i}]") for i, one in enumerate(items))
     if origin is Mapping:
         entries = _expect(dict, written, where).items()
-        return {key: decode(arguments[1], one, f"{where}: {key!r:.60}") for key, one in entries}
+        return {key: _decode(arguments[1], one, f"{where}: {key!r:.60}") for key, one in entries}
     return _expect(kind, written, where)
 
 
@@ -217,7 +225,7 @@ def decode_fields(kind: Any, written: Any, where: str, **types: Any) -> dict[str
     if set(content) != set(hints):
         raise invalid(where, f"exactly {', '.join(hints)}", repr(sorted(content))[:200])
     return {
-        name: decode(hint, content[name], f"{where}: {name}") for name, hint in hints.items()
+        name: _decode(hint, content[name], f"{where}: {name}") for name, hint in hints.items()
     }
 
 
@@ -251,6 +259,15 @@ def _whole(written: object, where: str) -> int:
     """An integer that every reader of JSON represents exactly."""
     if type(written) is not int or abs(written) > _MAX_INTEGER:
         raise invalid(where, "an integer", repr(written)[:80])
+    return written
+
+
+def _label(written: object, where: str) -> Label:
+    """A class: text, or an integer of 64 bits, as labels are stored."""
+    if isinstance(written, str):
+        return written
+    if type(written) is not int or not -(2**63) <= written < 2**63:
+        raise invalid(where, "text or an integer of 64 bits", repr(written)[:80])
     return written
 
 
@@ -308,6 +325,7 @@ def _guarantee(written: Any, where: str) -> Statement | NotPrivate:
 
 _DECODERS: Mapping[Any, Callable[[Any, str], Any]] = {
     int: _whole,
+    Label: _label,
     CalibrationMap: from_json,
     PrivateCurve: _curve,
     Statement: _statement,

@@ -383,7 +383,7 @@ class PrivateCalibratedClassifier(
         return plan_temperatures(self.size, classes, budget).share
 
     def _record_shares(self) -> RecordShares:
-        """RecordShares of the records for training, map and guard, with "split"."""
+        """Shares of the records for training, map and guard, with "split"."""
         calibration = self.holdout if self.guard is None else self.holdout / 2
         return 1 - self.holdout, calibration, self.holdout - calibration
 

@@ -116,7 +116,9 @@ def read_results(folder: Path) -> "Results":
             "one without",
             "Name another, or measure it with 'veracal evaluate MODEL --data TABLE'.",
         )
-    return load_results(folder)
+    results = load_results(folder)
+    facts(results, str(folder / RESULTS))  # report invalid settings now, before any output
+    return results
 
 
 def facts(results: "Results", where: str) -> dict[str, Any]:

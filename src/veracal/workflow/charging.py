@@ -7,7 +7,7 @@ all its runs together.
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,10 +230,10 @@ def check_known_ledger(folder: Path, path: Path, config: Config) -> None:
     """Reject a ledger if an artifact of the same data was charged to another, or an older copy."""
     try:
         known = load_results(folder)
-        source = Config.from_entries(known.settings).data.source
     except DataError:
         return  # no artifact, or not one of a run
-    if source != Path(config.data.source).name:
+    data = known.settings.get("data")  # the other settings need not be those of this version
+    if not isinstance(data, Mapping) or data.get("source") != Path(config.data.source).name:
         return
     if not os.path.lexists(path):
         problem = "no ledger is at this path"

@@ -335,7 +335,7 @@ def _build(kind: type, settings: dict[str, Any], where: str) -> Any:
         return construct_from_settings(kind, settings, where)
     except DataError:
         raise
-    except (TypeError, ValueError) as cause:
+    except (TypeError, ValueError, OverflowError) as cause:
         raise SchemaError(
             where, "valid settings", str(cause).rstrip("."), "Correct it."
         ) from cause

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from veracal.accounting import Budget
+from veracal.accounting import Budget, Statement
 from veracal.artifact import PrivateClassifier, check_output_folder, write_folder
 from veracal.data import translate_os_errors
 from veracal.errors import DataError
@@ -323,6 +323,13 @@ def remeasure(
     folder = Path(folder)
     classifier = PrivateClassifier.load(folder)
     check_output_folder(folder, force=True)  # before the measurement is paid for
+    if not isinstance(classifier.manifest.guarantee, Statement):
+        raise DataError(
+            str(folder),
+            "an artifact with the statement of a run",
+            "one without a guarantee",
+            "Get the artifact again from its source.",
+        )
     known = load_results(folder)
     config = Config.from_entries(known.settings, where=f"{folder}: settings")
     schema = None

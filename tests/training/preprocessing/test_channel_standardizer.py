@@ -351,6 +351,7 @@ def test_invalid_settings_are_rejected_before_a_record_is_read(settings):
         (np.zeros((5, 10)), dict(channels=3), r"a multiple of that, got shape \(n, 10\)"),
         (np.zeros((5, 3, 2)), dict(typical=[1, 2]), "each of 3 channels, got .* shape .2,."),
         (np.zeros((5, 2, 0)), {}, r"floats of shape \(n, channels, ...\)"),
+        (np.zeros((5, 0, 2)), {}, r"floats of shape \(n, channels, ...\)"),
     ],
 )
 def test_other_shapes_are_rejected(rows, settings, message):
