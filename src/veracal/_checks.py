@@ -12,14 +12,14 @@ from veracal.errors import MissingExtraError
 def positive(**values: float) -> None:
     """Raise unless every value is a finite number above zero."""
     for name, value in values.items():
-        if not (_is_number(value) and math.isfinite(value) and value > 0):
+        if not (_is_finite(value) and value > 0):
             raise ValueError(f"Expected a finite {name} > 0, got {name}={value!r}.")
 
 
 def nonnegative(**values: float) -> None:
     """Raise unless every value is a finite number of at least zero."""
     for name, value in values.items():
-        if not (_is_number(value) and math.isfinite(value) and value >= 0):
+        if not (_is_finite(value) and value >= 0):
             raise ValueError(f"Expected a finite {name} >= 0, got {name}={value!r}.")
 
 
@@ -28,7 +28,7 @@ def positive_or(otherwise: str, kind: Any, /, **values: Any) -> None:
     for name, value in values.items():
         if isinstance(value, kind):
             continue
-        if not (_is_number(value) and math.isfinite(value) and value > 0):
+        if not (_is_finite(value) and value > 0):
             raise ValueError(
                 f"Expected a finite {name} > 0 or {otherwise}, got {name}={value!r}."
             )
@@ -59,7 +59,7 @@ def open_fraction(**values: float) -> None:
 def whole(*, least: int = 1, **values: int) -> None:
     """Raise unless every value is an integer of at least ``least``."""
     for name, value in values.items():
-        if not (_is_number(value) and math.isfinite(value) and value == int(value) >= least):
+        if not (_is_finite(value) and value == int(value) >= least):
             raise ValueError(f"Expected an integer {name} >= {least}, got {name}={value!r}.")
 
 
@@ -84,6 +84,14 @@ def extra(module: str, name: str) -> Any:
             f"This needs {module.partition('.')[0]}, which is installed by an extra: "
             f'install it with  pip install "veracal[{name}]".'
         ) from cause
+
+
+def _is_finite(value: object) -> bool:
+    """Whether a value is a number that a float can hold, other than infinity and NaN."""
+    try:
+        return _is_number(value) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _is_number(value: object) -> bool:

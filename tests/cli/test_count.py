@@ -53,6 +53,12 @@ def test_an_epsilon_is_at_least_a_millionth(run, ledger, epsilon):
     assert code == 2 and not out and "--epsilon" in err
 
 
+def test_an_unknown_partition_is_wrong_usage_and_not_charged(run, ledger):
+    code, out, err = run(*COUNT, "--epsilon", "0.5", "--partition", "valid")
+    assert code == 2 and not out and "--partition" in err and "'valid'" in err
+    assert ledger.entries() == ()
+
+
 def test_without_a_ledger_nothing_is_counted(run):
     code, out, err = run(*COUNT, "--epsilon", "0.1")
     assert code == 1 and not out and "expected a ledger, but the file does not exist" in err

@@ -222,6 +222,14 @@ def test_a_missing_figure_fails(run, predictions):
 # ---------------------------------------------------------------- privately
 
 
+def test_an_unknown_partition_is_wrong_usage(run, predictions):
+    ledger = open_ledger("study.ledger", Budget(30.0))
+    choices = ["--epsilon", "1", "--ledger", "study.ledger", "--partition", "other"]
+    code, out, err = run("evaluate", predictions, *choices)
+    assert code == 2 and not out and "--partition" in err and "'other'" in err
+    assert ledger.entries() == ()
+
+
 def test_a_private_measurement_is_near_the_truth_and_charged(measured, scores):
     ledger = open_ledger("study.ledger", Budget(30.0))
     actual = measured("--epsilon", "20", "--ledger", "study.ledger")

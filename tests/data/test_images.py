@@ -112,6 +112,8 @@ def test_a_form_may_be_a_toml_file(store, tmp_path):
         ),
         ("[images.aliases]\nkitten =", "aliases =", "images: aliases: expected a table"),
         ("format = 1", "format = 2", "expected format = 1"),
+        ("height = 4", "height = 'x'", "images: expected valid settings"),
+        ("height = 4", "height = 4\nresize = 3", "images: expected"),
     ],
 )
 def test_a_toml_file_with_another_form_is_refused(tmp_path, before, after, message):

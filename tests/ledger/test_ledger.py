@@ -287,7 +287,7 @@ def test_partitions_compose_in_parallel(tmp_path):
     ledger.charge(Pure(0.3), "both")
     assert [part.spent.epsilon for part in ledger.partitions()] == [1.0, 0.9]
     ledger.verify()
-    with pytest.raises(ValueError, match="Expected partition to be None or one of"):
+    with pytest.raises(ValueError, match="Expected no partition or one of"):
         ledger.spent("validation")
 
 

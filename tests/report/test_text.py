@@ -180,6 +180,7 @@ def test_the_gap_holds_wherever_the_groups_do(rng):
 def test_intervals_are_rounded_outward():
     assert percent_interval(Estimate(0.5, 0.239, 0.761, 0.95, 9)) == "23 to 77%"
     assert percent_interval(Estimate(0.5, 0.29, 0.57, 0.95, 9)) == "29 to 57%"
+    assert percent_interval(Estimate(0.5, 0.29, 1e308, 0.95, 9)) == "not a finite number"
 
 
 def test_values_that_are_not_finite_are_words():

@@ -106,6 +106,12 @@ HEAD = 'format = 1\n[data]\nsource = "x"\n'
         ('format = 1\n[data]\nsource = "x"\n[recalibration]\nmethod = "magic"', "method"),
         ('format = 1\n[data]\nsource = "x"\n[recalibration]\nshare = 1', "share between"),
         ('format = 1\n[data]\nsource = "x"\n[measurement]\nreserve = -1', "reserve"),
+        ('format = 1\n[data]\nsource = "x"\n[measurement]\ngroup = []', "group to be text"),
+        ('format = 1\n[data]\nsource = "x"\nversion = 1979-05-27', "version to be text"),
+        ('format = 1\n[data]\nsource = "x"\nschema = 3', "schema to be text"),
+        ("format = 1\n[data]\nsource = 3", "source to be text"),
+        ('format = 1\n[data]\nsource = ""', "source to name a file"),
+        (f'format = 1\n[data]\nsource = "x"\n[model]\nepochs = 1{"0" * 400}', "epochs > 0"),
         ("format = 1\n[data", "TOML"),
     ],
 )

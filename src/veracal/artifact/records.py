@@ -215,7 +215,9 @@ def _decode(kind: Any, written: Any, where: str) -> Any:
         return tuple(_decode(arguments[0], one, f"{where}[{i}]") for i, one in enumerate(items))
     if origin is Mapping:
         entries = _expect(dict, written, where).items()
-        return {key: _decode(arguments[1], one, f"{where}: {key!r:.60}") for key, one in entries}
+        return {
+            key: _decode(arguments[1], one, f"{where}: {key!r:.60}") for key, one in entries
+        }
     return _expect(kind, written, where)
 
 

@@ -271,7 +271,8 @@ def count(
     event = laplace_event(Count(), cost, account.budget.relation, account.budget.unit)
     is_repeated = any(entry.event == event for entry in account.entries())
     if not is_repeated:
-        account.require(event, Count.name, partition=partition)
+        with _output.usage_errors("--partition"):
+            account.require(event, Count.name, partition=partition)
     records, _ = _load(what, schema, part, variant)
     curator = Curator(records, account, partition=partition, version=version or "")
     release = curator.answer(Count(), micro_epsilon=cost)

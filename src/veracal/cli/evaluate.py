@@ -404,7 +404,8 @@ def _measure_privately(
         records=records,
         table="model" in about,
     )
-    _payment.require_unpaid(curator, scores, plan)
+    with _output.usage_errors("--partition"):
+        _payment.require_unpaid(curator, scores, plan)
     measured = measure_private(curator, **settings, level=level)
     account = _payment.summarize_ledger(curator.ledger, partition)
     if json:

@@ -290,7 +290,14 @@ class ImageForm:
         settings = expect_table(entries["images"], where)
         for name in ("aliases", "groups"):
             expect_table(settings.get(name, {}), f"{where}: {name}")
-        form: ImageForm = construct_from_settings(cls, settings, where)
+        try:
+            form: ImageForm = construct_from_settings(cls, settings, where)
+        except DataError:
+            raise
+        except (TypeError, ValueError, OverflowError) as cause:
+            raise SchemaError(
+                where, "valid settings", str(cause).rstrip("."), "Correct it."
+            ) from cause
         return form
 
     def _problem(self) -> tuple[str, str] | None:

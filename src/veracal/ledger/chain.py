@@ -303,7 +303,7 @@ class Opening:
         """Raise if the partition is unknown."""
         if partition is not None and partition not in self.partitions:
             raise ValueError(
-                f"Expected partition to be None or one of {self.partitions!r}, got "
+                f"Expected no partition or one of {', '.join(map(repr, self.partitions))}, got "
                 f"partition={partition!r}."
             )
 

@@ -58,6 +58,8 @@ def percent_interval(figure: Estimate) -> str:
     """
     if figure.low is None or figure.high is None:
         return ""
+    if not (math.isfinite(100 * figure.low) and math.isfinite(100 * figure.high)):
+        return NOT_FINITE
     # The tolerance keeps 0.9 * 100 from becoming 91.
     low, high = math.floor(100 * figure.low + 1e-9), math.ceil(100 * figure.high - 1e-9)
     return f"{low} to {high}%"

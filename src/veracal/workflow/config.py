@@ -24,6 +24,13 @@ OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 Method = Literal["auto", "temperature", "two-temperatures", "none"]
 
 
+def _check_text(**values: object) -> None:
+    """Raise unless every value is text."""
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise ValueError(f"Expected {name} to be text, got {name}={value!r}.")
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """The records, and how they are split.
@@ -53,6 +60,11 @@ class DataConfig:
     max_contributions: int | None = None
 
     def __post_init__(self) -> None:
+        _check_text(source=self.source, split_key=self.split_key, version=self.version)
+        if self.schema is not None:
+            _check_text(schema=self.schema)
+        if not self.source:
+            raise ValueError("Expected source to name a file or a built-in set, got no text.")
         _checks.open_fraction(test=self.test)
         if self.max_contributions is not None:
             _checks.whole(max_contributions=self.max_contributions)
@@ -225,6 +237,8 @@ class MeasurementConfig:
     def __post_init__(self) -> None:
         _checks.whole(reserve=self.reserve, least=0)
         _checks.whole(bins=self.bins)
+        if self.group is not None:
+            _check_text(group=self.group)
 
 
 @dataclass(frozen=True)
