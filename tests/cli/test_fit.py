@@ -97,6 +97,10 @@ def test_fit_writes_a_model_and_prints_its_guarantee(run, visits):
     assert code == 1 and not out and "veracal ledger extend" in err
     assert before == state(visits)
 
+    # an error before anything is charged says nothing of a payment
+    code, out, err = run(*FIT, *words, "--force", "--group", "race")
+    assert code == 1 and "'race'" in err and "paid for" not in err and before == state(visits)
+
 
 def test_the_internal_report_is_beside_the_model(run, visits):
     code, out, err = run(*FIT, "--out", "model", "--internal", "--group", "sex")
@@ -125,6 +129,7 @@ def test_without_a_schema_the_printed_command_drafts_one(run, tmp_path):
     assert "draft = true" in drafted and 'kind = "target"' in drafted
     code, _, err = run("fit", "my visits.csv", "--target", "back", "--epsilon", "3")
     assert code == 2 and "--schema 'my visits.toml'" in err
+    assert "--out 'my visits-schema.toml'" in err
 
 
 def test_a_draft_prints_the_next_command(run, tmp_path):
@@ -166,6 +171,7 @@ def test_options_override_the_config(run, visits):
         (("fit", "breast-cancer", "--epsilon", "1", "--schema", "visits.toml"), "has its own"),
         ((*FIT, "--model", "mlp", "--norm", "3"), "no norm for the model 'mlp'"),
         ((*FIT, "--norm", "3"), "no norm for the model 'logistic'"),
+        ((*FIT, "--model", "banana"), "Invalid value for '--model': Expected one of logistic"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_writes_nothing(run, visits, words, said):

@@ -249,7 +249,7 @@ def test_show_prints_runs(run: Run, visits: Ledger) -> None:
     view.charge(Pure(0.5), "count", partition="test")
     out = run("ledger", "show", "visits.csv")[1]
     rows = [line.split() for line in out.splitlines()]
-    assert ["1", "fit", "test", "epsilon", "1", "1", "begun"] in rows
+    assert ["1", "fit", "test", "epsilon", "1", "1", "active"] in rows
     assert ["2", "count", "Pure", "test", "of", "run", "1", "charged"] in rows
     (printed,) = json.loads(run("ledger", "show", "visits.csv", "--json")[1])["runs"]
     assert printed["items"][0]["used"] == "1 of 2" and printed["epsilons"] == {"test": 1.0}
@@ -284,7 +284,7 @@ def test_pending_charges_and_runs_are_abandoned(run: Run, visits: Ledger) -> Non
     code, out, _ = run("ledger", "abandon", "visits.csv", "--run", "1", "--json")
     assert code == 0 and [one["state"] for one in json.loads(out)["runs"]] == [
         "abandoned",
-        "begun",
+        "active",
     ]
     assert visits.spent().epsilon == 2  # nothing is refunded
 
@@ -295,7 +295,8 @@ def test_pending_charges_and_runs_are_abandoned(run: Run, visits: Ledger) -> Non
         (("show", "wine"), 1, "has no ledger yet"),
         (("open", "--epsilon", "1"), 2, "--data"),
         (("open", "--epsilon", "1", "--data", "gone.csv"), 1, "no such file"),
-        (("extend", "visits.csv", "--epsilon", "-1"), 2, "epsilon > 0"),
+        (("extend", "visits.csv", "--epsilon", "-1"), 2, "Invalid value for --epsilon"),
+        (("extend", "visits.csv", "--epsilon", "1", "--delta", "2"), 2, "for --delta"),
         (("extend", "gone", "--epsilon", "1"), 1, "does not exist"),
         (("abandon", "visits.csv"), 2, "--request"),
         (("abandon", "visits.csv", "--request", "r"), 1, "Nothing is reserved"),

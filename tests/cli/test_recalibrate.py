@@ -513,6 +513,7 @@ def test_a_link_is_not_followed_by_force(fitted):
         (["--epsilon", "1", "--method", "temperature", "--size", "5"], "--method"),
         (["--epsilon", "1", "--delta", "2"], "--delta"),
         (["--not-private", "--method", "platt", "--form", "cubic"], "--form"),
+        (["--epsilon", "1", "--temperatures", "3,1"], "lower one"),
     ],
     ids=" ".join,
 )

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from veracal.workflow import Config
 
 
+def _check_model(kind: str | None) -> str | None:
+    """Reject an unknown kind of model."""
+    if kind is not None and kind not in MODELS:
+        raise typer.BadParameter(f"Expected one of {', '.join(MODELS)}, got {kind!r}.")
+    return kind
+
+
 def _check_level(level: float) -> float:
     """Reject a confidence level that is not between 0 and 1."""
     if not 0 < level < 1:
@@ -146,6 +153,7 @@ SplitKey = Annotated[
 ModelKind = Annotated[
     str | None,
     typer.Option(
+        callback=_check_model,
         help="logistic (default), objective or output; networks: mlp, cnn (square images), "
         "features (frozen features of texts) or text (fine-tuning).",
         autocompletion=lambda: list(MODELS),
@@ -262,6 +270,16 @@ def check_confirmation(*, yes: bool, json: bool) -> None:
         )
 
 
+def check_exists(path: Path) -> None:
+    """Raise the usual error for a missing file, before the slow imports of its reader."""
+    from veracal.data import check_readable, translate_os_errors
+
+    with translate_os_errors(path):
+        exists = path.exists()
+    if not exists:
+        check_readable(path)
+
+
 def is_name(data: str) -> bool:
     """Whether an argument is the name of a built-in set, and not a path."""
     path = Path(data)
@@ -273,7 +291,7 @@ def check_data(config: "Config", target: str | None, kinds: Sequence[str] = ()) 
 
     ``kinds`` are those of the models to be trained; by default the config's.
     """
-    from veracal.data import SCHEMAS, Schema, check_readable, entry
+    from veracal.data import SCHEMAS, Schema, entry
 
     source, path = config.data.source, Path(config.data.source)
     if is_name(source):
@@ -285,8 +303,7 @@ def check_data(config: "Config", target: str | None, kinds: Sequence[str] = ()) 
         entry(source)  # an error suggests similar names
         schema = SCHEMAS.get(source)
     else:
-        if not path.exists():
-            check_readable(path)  # raises the usual error for a missing file
+        check_exists(path)
         if config.data.schema is None:
             _explain_schema(path, target)
             raise typer.Exit(2)
@@ -331,14 +348,13 @@ def _explain_schema(path: Path, target: str | None) -> None:
         "it read from the records by public knowledge, write size = … at its top, delete its "
         "line 'draft = true', and run this command again with --schema:"
     )
-    name, toml = shlex.quote(str(path)), shlex.quote(str(toml_path))
+    out_path = path.with_name(f"{path.stem}-schema.toml") if toml_path.exists() else toml_path
+    name, out = shlex.quote(str(path)), shlex.quote(str(out_path))
     column = "COLUMN" if target is None else shlex.quote(target)
+    _output.print_status(f"  veracal schema draft {name} --target {column} --out {out}")
     if toml_path.exists():
-        _output.print_status(
-            f"  ({toml_path} exists; if it is the schema, add --schema {toml})"
-        )
-        return
-    _output.print_status(f"  veracal schema draft {name} --target {column} --out {toml}")
+        toml = shlex.quote(str(toml_path))
+        _output.print_status(f"{toml_path} exists; if it is the schema, add --schema {toml}")
 
 
 def parse_reading(

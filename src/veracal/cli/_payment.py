@@ -13,7 +13,7 @@ import typer
 
 from veracal.cli import _output
 from veracal.cli._options import is_name
-from veracal.errors import DataError, VeracalError
+from veracal.errors import DataError, LedgerError, VeracalError
 
 if TYPE_CHECKING:
     from veracal.accounting import Statement
@@ -163,7 +163,7 @@ def guard_run(
     from veracal.workflow import ledger_path
 
     path = ledger_path(config.data.source, ledger, outside=folder)
-    is_new = not os.path.lexists(path)
+    is_new, head = not os.path.lexists(path), _find_head(path)
     try:
         with run_bars() as (progress, notify):
             yield path, progress, notify
@@ -174,7 +174,7 @@ def guard_run(
         )
         raise typer.Exit(1) from None
     except DataError as error:
-        if not os.path.lexists(path):
+        if _find_head(path) == head:  # nothing was paid
             raise
         raise DataError(
             error.where,
@@ -195,6 +195,16 @@ def guard_run(
             "Every later run on these records is charged to it, wherever its --out is. To go "
             "beyond the caps, use 'veracal ledger extend'."
         )
+
+
+def _find_head(path: Path) -> str | None:
+    """Head of a ledger; None if there is none, or if it cannot be read."""
+    from veracal.ledger import Ledger
+
+    try:
+        return Ledger(path).head
+    except LedgerError:
+        return None
 
 
 @contextmanager

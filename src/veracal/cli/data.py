@@ -304,7 +304,7 @@ def features(
         Path, typer.Argument(help="Folder or zip archive of images, or table of texts.")
     ],
     schema: Annotated[
-        Path, typer.Option(help="Schema of the texts, or form of the images: table [images].")
+        Path, typer.Option(help="Schema of the texts, or the table 'images' of a TOML file.")
     ],
     out: Annotated[Path, typer.Option(help="New folder for the features.")],
     part: Annotated[

@@ -168,6 +168,7 @@ def status(folder: Folder, json: _options.Json = False) -> None:
     Each source's own ledger is authoritative. Requests without a reply count as
     charged here.
     """
+    _options.check_exists(folder / "federation.toml")
     from veracal.accounting import format_down, format_up
     from veracal.federation import summarize_members
 

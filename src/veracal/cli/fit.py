@@ -60,7 +60,7 @@ def fit(
     charged to the ledger of DATA before a record is used. All runs on the same
     DATA share one budget, which the first run opens with its --epsilon. To
     resume a run that was interrupted, or whose model was lost, repeat the
-    command: it costs nothing more.
+    command, with --force if the folder exists: it costs nothing more.
     """
     settings = _options.build_config(data, context.params, config)
     _options.check_data(settings, target)

@@ -1,11 +1,13 @@
 """The commands that open, extend, show and verify ledgers."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from veracal.cli import _options, _output
+from veracal.errors import LedgerError
 
 if TYPE_CHECKING:
     from veracal.ledger import Entry, Ledger, LedgerRun
@@ -155,7 +157,8 @@ def extend(
     influenced the decision, so every later statement says that the cap was raised.
     """
     ledger = _ledger(path)
-    with _output.usage_errors():
+    invalid = "--epsilon" if not epsilon > 0 else None if 0 <= delta < 1 else "--delta"
+    with _output.usage_errors(invalid):
         ledger.extend(epsilon=epsilon, delta=delta)
     _print_ledger(ledger, json=json)
 
@@ -176,9 +179,6 @@ def abandon(
     json: _options.Json = False,
 ) -> None:
     """Abandon a pending charge or a run. Nothing is refunded, and it cannot be resumed."""
-    from veracal.errors import LedgerError
-    from veracal.ledger import Ledger
-
     ledger = _ledger(path)
     if request is None and run is None:
         raise typer.BadParameter("Name a pending charge with --request, or a run with --run.")
@@ -190,6 +190,8 @@ def abandon(
             raise LedgerError(
                 f"Request {request!r} is pending in several runs: name one of them with --run."
             )
+        from veracal.ledger import Ledger
+
         Ledger(ledger.path, run if run is not None else next(iter(runs), None)).abandon(request)
     _print_ledger(ledger, json=json)
 
@@ -201,12 +203,12 @@ def show(
     json: _options.Json = False,
 ) -> None:
     """Show the caps, partitions, runs and entries of a ledger."""
-    from veracal.ledger import ledger_statement
-
     ledger = _ledger(path)
     if not statement:
         _print_ledger(ledger, json=json)
         return
+    from veracal.ledger import ledger_statement
+
     guarantee = ledger_statement(ledger)
     if json:
         _output.print_json(guarantee.to_json())
@@ -223,8 +225,6 @@ def verify(
     json: _options.Json = False,
 ) -> None:
     """Recompute all hashes, costs and sums of a ledger; exit 1 if one is wrong."""
-    from veracal.errors import LedgerError
-
     problems: tuple[str, ...] = ()
     try:
         ledger = _ledger(path)
@@ -267,6 +267,14 @@ def export(
 
 def _ledger(given: str) -> "Ledger":
     """Open the ledger of an argument."""
+    if not os.path.lexists(given):
+        from veracal.data import CATALOG
+
+        if given not in CATALOG:  # known before the slow imports
+            raise LedgerError(
+                f"{Path(given).absolute()}: expected a ledger, but the file does not exist. "
+                "Check the path, or create a ledger with `veracal ledger open`."
+            )
     from veracal.ledger import Ledger, resolve_ledger
 
     return Ledger(resolve_ledger(given))
@@ -410,7 +418,7 @@ def _facts(ledger: "Ledger") -> dict[str, Any]:
             "filter": run.filter,
             "epsilons": dict(run.epsilons),
             "deltas": dict(run.deltas),
-            "state": "abandoned" if run.abandoned else "begun",
+            "state": "abandoned" if run.abandoned else "active",
             "items": items(Ledger(ledger.path, run.number)),
         }
 

@@ -129,13 +129,13 @@ def audit(
         rows += [
             ("error", f"± {content['error']:.6g}", "of any disagreement"),
             ("runs", f"{content['runs']:,}", "fixed in advance, by exact intervals"),
-            ("runs", f"{content['paper_runs']:,}", "by the paper's bound"),
+            ("runs", f"{content['paper_runs']:,}", "by the bound of Kulynych et al."),
         ]
     else:
         rows += [
             ("runs", f"{content['runs']:,}", "fixed in advance"),
             ("error", f"± {content['error']:.4f}", "of any disagreement, exact intervals"),
-            ("error", f"± {content['paper_error']:.4f}", "by the paper's bound"),
+            ("error", f"± {content['paper_error']:.4f}", "by the bound of Kulynych et al."),
         ]
     _output.print_table("Audit plan", ("", "", ""), rows)
 

@@ -1,5 +1,6 @@
 """The command ``recalibrate``: a calibration map for predictions or for a model."""
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 _PRIVATE = [name for name in method_names() if name in METHODS]
 _PUBLIC = [name for name in METHODS if name not in _PRIVATE]
+_FORM = "vector"  # the default form
 
 
 # Options that are part of the id of a run under another name, or that change nothing released.
@@ -90,7 +92,7 @@ def recalibrate(
     ] = "auto",
     form: Annotated[
         str, typer.Option(help="Form of a Platt map: scalar, vector or matrix.")
-    ] = "vector",
+    ] = _FORM,
     bins: _options.ConfidenceBins = 15,
     delta: Annotated[
         float | None,
@@ -255,6 +257,10 @@ def recalibrate(
     searched = None if temperatures is None else _parse_range(temperatures)
     check_method(method, form, private=not not_private)
     _check_settings(method, searched, delta, size, private=not not_private)
+    reading = _options.parse_reading(classes, group, unit, part)
+    costs_are_valid = all(c is None or 1e-6 <= c < math.inf for c in (epsilon, guard, measure))
+    if sources is None and costs_are_valid:
+        _options.check_exists(predictions)
     budget = None
     if epsilon is not None:
         from veracal.accounting import to_micro
@@ -283,7 +289,7 @@ def recalibrate(
         return
     from veracal.cli._recalibrate_local import RecalibrationFiles, recalibrate_file
 
-    reading, version = _options.parse_reading(classes, group, unit, part), version or ""
+    version = version or ""
     files = RecalibrationFiles(predictions, out, map_out, unit or "unit", force)
     if sources_by is None:
         recalibrate_file(
@@ -304,7 +310,7 @@ def _parse_range(text: str) -> tuple[float, float]:
         low, high = 0.0, 0.0
     if not 0 < low < high < float("inf"):
         raise typer.BadParameter(
-            f"Expected two temperatures, as in 0.5,6, got {text!r}.",
+            f"Expected two temperatures, the lower one first, as in 0.5,6, got {text!r}.",
             param_hint="--temperatures",
         )
     return low, high
@@ -329,6 +335,8 @@ def check_method(method: str, form: str, *, private: bool) -> None:
         raise typer.BadParameter(
             f"Expected one of {', '.join(choices)}, got {method!r}.", param_hint="--method"
         )
+    if form == _FORM:
+        return
     from veracal.calibration import FORMS  # slow to import
 
     if form not in FORMS:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from veracal.cli import _options, _output
+from veracal.errors import DataError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -232,6 +233,7 @@ def serve(
         raise typer.BadParameter("--flower and --ca go together.", param_hint="--flower")
     if once and inbox is None:
         raise typer.BadParameter("Only for files.", param_hint="--once")
+    _check_folder(folder)
     from veracal.cli import _source_enroll
 
     transport = _source_enroll.TransportOptions(inbox, outbox, flower, ca, node_key, once)
@@ -244,6 +246,7 @@ def status(folder: Folder, json: _options.Json = False) -> None:
 
     The exit code is 1 if there is a problem.
     """
+    _check_folder(folder)
     from veracal.cli import _source_output
 
     _source_output.print_status(folder, json=json)
@@ -263,6 +266,7 @@ def log(
     The hash chain of the ledger, the answers and the signed heads are verified.
     The exit code is 1 if there is a problem.
     """
+    _check_folder(folder)
     from veracal.cli import _source_output
 
     _source_output.print_log(folder, enrollment, last, json=json)
@@ -280,6 +284,7 @@ def revoke(
     Its granted budget is not refunded, and sent answers cannot be recalled.
     """
     _options.check_confirmation(yes=yes, json=json)
+    _check_folder(folder)
     from veracal.federation import read_enrollment, read_source
     from veracal.federation import revoke as revoke_enrollment
 
@@ -297,4 +302,15 @@ def revoke(
         _output.print_line(
             f"Enrollment {terms.source[:12]} is revoked. All further requests are refused. Its "
             "share of the budget is not refunded."
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    """Reject a missing folder before the slow imports, with the error of ``read_source``."""
+    if not folder.is_dir():
+        raise DataError(
+            str(folder.absolute()),
+            "the folder of a source that `veracal source init` created",
+            "no folder",
+            "Check the path, or create a source.",
         )

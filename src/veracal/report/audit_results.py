@@ -276,7 +276,7 @@ _NAMES = {"accuracy": "accuracy", "auc": "AUC", "f1": "F1"}
 _BOUNDS = {
     "single": "one individual",
     "simultaneous": "all simultaneously",
-    "paper": "by the paper's bound",
+    "paper": "by the bound of Kulynych et al.",
     "hidden": "if all runs agree",
 }
 LISTED = 50  # individuals of a review list; the others are in individuals.csv

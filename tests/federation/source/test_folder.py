@@ -1,5 +1,6 @@
 """A folder that is no source, or another's, is refused in words."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,20 @@ def test_a_name_that_is_not_printable_is_rejected(tmp_path: Path, name: str):
 def test_an_invalid_source_folder_is_rejected(tmp_path: Path):
     with pytest.raises(DataError, match="no folder"):
         read_source(tmp_path / "n")
-    with pytest.raises(DataError, match="a file source.json"):
+    with pytest.raises(DataError, match="source init.*no file source.json"):
         read_source(tmp_path)
     (tmp_path / "source.json").write_text('{"format":"another"}')
     with pytest.raises(DataError, match="an invalid source.json"):
         read_source(tmp_path)
+
+
+@pytest.mark.parametrize("field", ["id", "name", "created", "key", "heads"])
+def test_a_field_of_another_type_is_rejected(tmp_path: Path, field: str):
+    create_source(tmp_path / "n", "North", Budget(1.0))
+    description = tmp_path / "n" / "source.json"
+    description.write_text(json.dumps({**json.loads(description.read_text()), field: 7}))
+    with pytest.raises(DataError, match="an invalid source.json"):
+        read_source(tmp_path / "n")
 
 
 def test_a_replaced_key_is_rejected(tmp_path: Path):

@@ -461,11 +461,15 @@ def read_source(path: str | Path) -> SourceFolder:
     remedy = "Check the path, or create a source."
     if not folder.is_dir():
         raise DataError(str(folder), expected, "no folder", remedy)
+    if not os.path.lexists(folder / DESCRIPTION):
+        raise DataError(str(folder), expected, f"no file {DESCRIPTION}", remedy)
     content = read_file(folder, DESCRIPTION, _MAX_DESCRIPTION_BYTES)
     try:
         fields = json.loads(content)
         if fields["format"] != FORMAT:
             raise ValueError("Another format.")
+        if not all(isinstance(fields[name], str) for name in ("id", "name", "created")):
+            raise ValueError("Another type.")
         return SourceFolder(
             path=folder,
             id=fields["id"],
