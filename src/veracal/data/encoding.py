@@ -76,13 +76,13 @@ def _find_cells(values: pl.Series, marks: Sequence[str], where: str, start: int)
 
 def _is_missing(values: pl.Series, marks: Sequence[str]) -> Bools:
     """Which values are null, or equal to one of the marks."""
-    missing = values.is_null()
+    tests = []
     if values.dtype == pl.String and marks:
-        missing |= values.is_in(list(marks))
+        tests.append(values.is_in(list(marks)))
     elif values.dtype.is_integer():
         whole = [int(mark) for mark in marks if re.fullmatch(r"[+-]?[0-9]{1,18}", mark)]
         if whole:  # as integers, since floats do not represent all ids
-            missing |= values.cast(pl.Int128).is_in(whole)
+            tests.append(values.cast(pl.Int128).is_in(whole))
     elif values.dtype.is_float():
         numbers = []
         for mark in marks:
@@ -91,10 +91,15 @@ def _is_missing(values: pl.Series, marks: Sequence[str]) -> Bools:
             except ValueError:
                 continue  # a word, which no column of numbers holds
         if numbers:
-            missing |= values.is_in(numbers)
+            tests.append(values.is_in(numbers))
         if any(math.isnan(number) for number in numbers):
-            missing |= values.is_nan()
-    return np.array(missing.fill_null(True).to_numpy())
+            tests.append(values.is_nan())
+    missing = np.zeros(len(values), dtype=bool)
+    if values.null_count():  # known to polars, while each operation on a series has a price
+        missing |= values.is_null().to_numpy()
+    for test in tests:
+        missing |= test.fill_null(True).to_numpy()
+    return missing
 
 
 def _encode_column(cells: Cells, column: Column, numbers: pl.Series | None) -> Array:
