@@ -162,9 +162,20 @@ def test_a_record_longer_than_a_block():
 PAIRS = Schema({"x": Number(0, 1), "y": Target((0, 1))})
 
 
+EARLIER: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def earlier_threads() -> None:
+    """Remember threads of earlier tests, whose errors may keep a stream open until collected."""
+    EARLIER.clear()
+    EARLIER.update(threading.enumerate())
+
+
 def readers() -> list[threading.Thread]:
-    """Threads that read ahead now."""
-    return [t for t in threading.enumerate() if t.name.startswith("reading")]
+    """Threads started by this test that read ahead now."""
+    started = set(threading.enumerate()) - EARLIER
+    return [thread for thread in started if thread.name.startswith("reading")]
 
 
 def broken(items: int) -> Iterator[int]:

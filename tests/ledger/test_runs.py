@@ -138,7 +138,7 @@ def test_rows_of_a_unit_are_charged_together(tmp_path):
         (["training"], "Expected a plan of Item"),
         ([Item("x", Pure(0.0))], "cost above zero"),
         ([Item("x", Pure(0.1, "replace-one"))], "under add-remove"),
-        ([Item("x", Pure(0.1), 1, "other")], "Expected part"),
+        ([Item("x", Pure(0.1), 1, "other")], "Expected no part"),
     ],
 )
 def test_invalid_runs_are_rejected(pure, items, words):
