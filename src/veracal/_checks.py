@@ -86,7 +86,7 @@ def extra(module: str, name: str) -> Any:
         ) from cause
 
 
-def _is_finite(value: object) -> bool:
+def _is_finite(value: Any) -> bool:
     """Whether a value is a number that a float can hold, other than infinity and NaN."""
     try:
         return _is_number(value) and math.isfinite(value)
